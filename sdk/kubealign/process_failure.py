@@ -120,6 +120,8 @@ def describe_unscheduled(reason: str, message: str, queue: str) -> ProcessFailur
 def _describe_exit_code(code: int) -> str:
     if code == ExitCode.STOPPED:
         return "was stopped by SIGTERM"
+    if code == ExitCode.REPLACED:
+        return "ended because another driver with a higher fence has taken over"
     if code > 128:
         try:
             return f"was killed by {signal.Signals(code - 128).name}"

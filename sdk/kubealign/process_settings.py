@@ -44,6 +44,9 @@ class ExitCode(IntEnum):
     #: An error that a restart would not fix (an invalid file, a reward that raises): the job fails with the
     #: termination message.
     PERMANENT = 78
+    #: Another driver has taken over the run directory. Not a failure of the job: the process is restarted, if
+    #: it still has a place in the job.
+    REPLACED = 79
     #: Graceful shutdown after SIGTERM, with work remaining.
     STOPPED = 143
 

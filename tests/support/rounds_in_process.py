@@ -285,6 +285,7 @@ async def rounds_job(
             collector=exchange,
             trainer=LocalTrainer(policy),  # type: ignore[arg-type]
             critic=None,
+            history=None,  # type: ignore[arg-type]
             previews=noted,
             max_payload=8 << 20,
         )

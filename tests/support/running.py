@@ -17,6 +17,7 @@ import psutil
 
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.control_socket import list_processes, scale
+from kubealign_services.checkpoints.history import read_history
 from support.preloaded_process import PreloadedProcess
 
 KUBEALIGN = Path(sys.executable).with_name("kubealign")
@@ -113,8 +114,8 @@ class RunningJobs:
         return {line["step"]: line for line in self.metrics(job) if "seconds/step" in line}
 
     def history(self, job: str) -> list[dict[str, Any]]:
-        path = self.folder(job) / "history.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        """Return the history of a job: one line for each trained step."""
+        return [json.loads(line.to_line()) for line in read_history(self.folder(job))]
 
     def wait_until(self, what: str, ready: Callable[[], bool], timeout: float) -> None:
         """Wait for a condition. Fails when the run ends first, or after `timeout` seconds."""

@@ -1,14 +1,21 @@
-"""History of trained steps with their prompts: one JSON line for each step."""
+"""History of trained steps with their prompts: one JSON line for each step, one file for each fence.
+
+A driver appends to the file of its own fence only, so a replaced driver cannot overwrite a line of its
+successor. The history of a run is what its lineage includes of all files.
+"""
 
 import os
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
+from kubealign_services.checkpoints.durable_files import fsync_path
+from kubealign_services.checkpoints.lineage import UNRECORDED_FENCE, Lineage, read_lineage
 
-#: Name of the history in the run directory.
-HISTORY_FILE = "history.jsonl"
+#: Folder of the history in the run directory.
+HISTORY_FOLDER = "history"
+#: The one file of a run that an older release has begun: still read, and no longer written.
+UNRECORDED_HISTORY_FILE = "history.jsonl"
 
 
 class CorruptHistory(ValueError):
@@ -38,7 +45,7 @@ class TrainedStep(BaseModel):
 
 
 class StepHistory:
-    """The file HISTORY_FILE.
+    """A file of steps.
 
     A crash during an append leaves a torn last line, which counts as not written.
     """
@@ -49,6 +56,9 @@ class StepHistory:
     def append(self, line: TrainedStep) -> None:
         """Append a step durably. Raises OSError."""
         new = not self._path.exists()
+        if new and not self._path.parent.exists():
+            self._path.parent.mkdir(exist_ok=True)
+            fsync_path(self._path.parent.parent)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             end = _complete_bytes(descriptor)
@@ -77,11 +87,31 @@ class StepHistory:
                 raise CorruptHistory(f"{self._path}, line {number} is not a step: {line[:200]!r}") from error
         return steps
 
-    def truncate_after(self, step: int) -> None:
-        """Remove the steps after `step`, as after a rollback. Raises CorruptHistory, OSError."""
-        remaining = [line for line in self.read() if line.step <= step]
-        if self._path.exists():
-            replace_file(self._path, (line.to_line() for line in remaining))
+
+def history_path(run_dir: Path, fence: int) -> Path:
+    """Return the file of a fence's steps."""
+    if fence == UNRECORDED_FENCE:
+        return run_dir / UNRECORDED_HISTORY_FILE
+    return run_dir / HISTORY_FOLDER / f"fence-{fence:08d}.jsonl"
+
+
+def read_history(run_dir: Path, lineage: Lineage | None = None) -> list[TrainedStep]:
+    """Return the steps of a lineage, each once, in their order.
+
+    Args:
+        lineage: None: the lineage of the newest driver.
+
+    Raises:
+        CorruptHistory: A line other than the last one of a file cannot be read.
+        CorruptLineage: The start of a fence cannot be read.
+    """
+    lineage = read_lineage(run_dir) if lineage is None else lineage
+    steps: dict[int, TrainedStep] = {}
+    for fence in reversed(lineage.last_steps):
+        for line in StepHistory(history_path(run_dir, fence)).read():
+            if lineage.includes(fence, line.step):
+                steps[line.step] = line
+    return [steps[number] for number in sorted(steps)]
 
 
 def _complete_bytes(descriptor: int) -> int:

@@ -1,25 +1,31 @@
-"""Checkpoint store of a job: a folder for each checkpoint, which is either complete or absent."""
+"""Checkpoints of a run: a folder for each, which is either complete or absent."""
 
 import logging
 import os
 import re
-import secrets
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from kubealign_services.checkpoints.durable_files import create_file, fsync_path
+from kubealign_services.checkpoints.fence import Fence, StaleFence
+from kubealign_services.checkpoints.lineage import UNRECORDED_FENCE, Lineage, read_lineage
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, file_digest
-from kubealign_services.checkpoints.retention import WRITING_PREFIX, prune_checkpoints, remove_leftovers
+from kubealign_services.checkpoints.retention import remove_leftovers, removing_name, writing_name
 
+#: Folder of the checkpoints in the run directory.
+CHECKPOINTS_FOLDER = "commits"
 MANIFEST = "manifest.json"
 
 log = logging.getLogger(__name__)
 
-# step-00000020, and step-00000020-2 when that step was committed again.
-_CHECKPOINT_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
+# step-00000020-fence-3, and step-00000020-2-fence-3 when that step was committed again. Older releases wrote
+# no fence.
+_CHECKPOINT_NAME = re.compile(r"step-(?P<step>\d{8,})(?:-(?P<attempt>\d+))?(?:-fence-(?P<fence>\d+))?")
 
 
 class CheckpointFailed(RuntimeError):
@@ -38,24 +44,100 @@ class StoredCheckpoint:
     manifest: CheckpointManifest
 
 
-class CheckpointStore:
-    """Checkpoints of one job in one folder, written by one driver at a time; the newest `keep` are kept."""
+class CheckpointReader:
+    """Checkpoints of a lineage of a run.
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    Args:
+        lineage: None: the lineage of the newest driver.
+    """
+
+    def __init__(self, run_dir: Path, lineage: Lineage | None = None) -> None:
+        self._directory = run_dir / CHECKPOINTS_FOLDER
+        self._lineage = read_lineage(run_dir) if lineage is None else lineage
+
+    def paths(self) -> list[Path]:
+        """Return the folders of the lineage's checkpoints, oldest first, unverified."""
+        names = [name for name in _list_checkpoints(self._directory) if self._includes(name)]
+        return [self._directory / name.text for name in names]
+
+    def latest_step(self) -> int | None:
+        """Return the step of the newest checkpoint, unverified; None when there is none."""
+        names = [name for name in _list_checkpoints(self._directory) if self._includes(name)]
+        return names[-1].step if names else None
+
+    def latest(self) -> StoredCheckpoint | None:
+        """Return the newest checkpoint of which every file is verified; None when there is none at all.
+
+        A corrupt checkpoint is skipped with an error in the log that names the file.
+
+        Raises:
+            CheckpointCorrupted: There are checkpoints, and none is intact.
+        """
+        problems: list[str] = []
+        for path in reversed(self.paths()):
+            try:
+                checkpoint = StoredCheckpoint(path, _verify(path))
+            except _CorruptionFound as error:
+                problems.append(f"{path.name} is corrupt: {error}")
+                continue
+            for problem in problems:
+                log.error("checkpoint %s; the job goes on from %s", problem, path.name)
+            return checkpoint
+        if problems:
+            raise CheckpointCorrupted(
+                f"no checkpoint is intact: {'; '.join(problems)}; restore one of them, or delete the folder "
+                f"{self._directory} to start again from the job's initial weights"
+            )
+        return None
+
+    def at_step(self, step: int) -> StoredCheckpoint | None:
+        """Return the newest checkpoint of a step after verifying every file; None when there is none.
+
+        Raises CheckpointCorrupted.
+        """
+        names = [name for name in _list_checkpoints(self._directory) if self._includes(name)]
+        matching = [self._directory / name.text for name in names if name.step == step]
+        if not matching:
+            return None
+        try:
+            return StoredCheckpoint(matching[-1], _verify(matching[-1]))
+        except _CorruptionFound as error:
+            raise CheckpointCorrupted(f"the checkpoint of step {step} is corrupt: {error}") from error
+
+    def _includes(self, name: "_CheckpointName") -> bool:
+        return self._lineage.includes(name.fence, name.step)
+
+
+class CheckpointStore:
+    """Writes the checkpoints of one fence; the newest `keep` of its lineage are kept.
+
+    A checkpoint's folder has the fence in its name. A rename that a replaced driver had begun before it was
+    replaced therefore creates a folder of its own, beyond the steps that its successor's lineage includes.
+    """
+
+    def __init__(self, fence: Fence, lineage: Lineage, keep: int) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
-        self._directory = directory
+        self._directory = fence.run_dir / CHECKPOINTS_FOLDER
+        self._fence = fence
         self._keep = keep
+        self._is_directory_durable = False
+        self.reader = CheckpointReader(fence.run_dir, lineage)
 
     def begin(self, step: int) -> Path:
         """Create an empty folder for the shards of a step; each role writes into a subfolder of its own name.
 
-        Remnants of an earlier unfinished checkpoint are removed. Raises CheckpointFailed.
+        Raises:
+            StaleFence: Another driver has taken over.
+            CheckpointFailed: The disk failed.
         """
         try:
+            self._fence.check()
             self._directory.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self._directory)
-            path = self._directory / f"{WRITING_PREFIX}{step:08d}-{secrets.token_hex(4)}"
+            if not self._is_directory_durable:
+                fsync_path(self._directory.parent)
+                self._is_directory_durable = True
+            path = self._directory / writing_name(self._fence.number, f"step-{step:08d}")
             path.mkdir()
         except OSError as error:
             raise _failure(step, self._directory, error) from error
@@ -66,103 +148,93 @@ class CheckpointStore:
         shutil.rmtree(path, ignore_errors=True)
 
     def commit(self, path: Path, manifest: CheckpointManifest) -> StoredCheckpoint:
-        """Make the folder that `begin` returned the newest checkpoint, durably, then remove the oldest
-        checkpoints beyond `keep`.
+        """Make the folder that `begin` returned the newest checkpoint, durably, then set aside for deletion
+        the checkpoints beyond `keep`, and those of lower fences that are not in the lineage.
 
         Raises:
+            StaleFence: Another driver has taken over. Nothing of the lineage has been changed.
             CheckpointFailed: A shard is missing or has another size than reported, or the disk failed. The
                 folder is removed.
         """
-        written = path
         try:
             _sync_shards(path, manifest)
             create_file(path / MANIFEST, manifest.model_dump_json(indent=1).encode())
             fsync_path(path)
             final = self._free_name(manifest.step)
+            self._fence.check()
             os.rename(path, final)  # noqa: PTH104
-            written = final
-            fsync_path(self._directory)
         except OSError as error:
-            self.discard(written)
+            self.discard(path)
             raise _failure(manifest.step, path, error) from error
-        except CheckpointFailed:
-            self.discard(written)
+        except (CheckpointFailed, StaleFence):
+            self.discard(path)
             raise
         try:
-            prune_checkpoints(self.checkpoint_paths(), self._keep)
+            fsync_path(self._directory)
+        except OSError as error:
+            # A successor may already have begun with this checkpoint.
+            self._fence.check()
+            self.discard(final)
+            raise _failure(manifest.step, path, error) from error
+        try:
+            self._prune()
         except OSError as error:
             # The checkpoint is valid; the next commit tries again.
             log.warning("old checkpoints could not be removed", extra={"cause": str(error)})
         return StoredCheckpoint(final, manifest)
 
-    def checkpoint_paths(self) -> list[Path]:
-        """Return the folders of all checkpoints, oldest first, unverified."""
-        if not self._directory.exists():
-            return []
-        return sorted(
-            (path for path in self._directory.iterdir() if _CHECKPOINT_NAME.fullmatch(path.name)),
-            key=_step_and_attempt,
-        )
+    def remove_leftovers(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Delete what `commit` has set aside, and what lower fences have left. Raises OSError."""
+        if self._directory.exists():
+            remove_leftovers(self._directory, self._fence.number, should_stop)
 
-    def latest_step(self) -> int | None:
-        """Return the step of the newest checkpoint, unverified; None when there is none."""
-        checkpoints = self.checkpoint_paths()
-        return _step_and_attempt(checkpoints[-1])[0] if checkpoints else None
-
-    def latest(self) -> StoredCheckpoint | None:
-        """Return the newest checkpoint after verifying every file; None when there is none.
-
-        Raises CheckpointCorrupted.
-        """
-        checkpoints = self.checkpoint_paths()
-        if not checkpoints:
-            return None
-        newest = checkpoints[-1]
-        try:
-            return StoredCheckpoint(newest, _verify(newest))
-        except _CorruptionFound as error:
-            then = (
-                f"go on from {checkpoints[-2].name}"
-                if len(checkpoints) > 1
-                else "start again from the job's initial weights"
-            )
-            raise CheckpointCorrupted(
-                f"the newest checkpoint is corrupt: {error}; delete the folder {newest} to {then}"
-            ) from error
-
-    def at_step(self, step: int) -> StoredCheckpoint | None:
-        """Return the newest checkpoint of a step after verifying every file; None when there is none.
-
-        Raises CheckpointCorrupted.
-        """
-        matching = [path for path in self.checkpoint_paths() if _step_and_attempt(path)[0] == step]
-        if not matching:
-            return None
-        try:
-            return StoredCheckpoint(matching[-1], _verify(matching[-1]))
-        except _CorruptionFound as error:
-            raise CheckpointCorrupted(f"the checkpoint of step {step} is corrupt: {error}") from error
+    def _prune(self) -> None:
+        # Only renamed here: a crash during the removal must not leave a folder that looks like a checkpoint.
+        remaining = set(self.reader.paths()[-self._keep :])
+        for name in _list_checkpoints(self._directory):
+            path = self._directory / name.text
+            if path in remaining or name.fence > self._fence.number:
+                continue
+            self._fence.check()
+            os.rename(path, self._directory / removing_name(self._fence.number, path.name))  # noqa: PTH104
 
     def _free_name(self, step: int) -> Path:
         attempts = [
-            _step_and_attempt(path)[1]
-            for path in self.checkpoint_paths()
-            if _step_and_attempt(path)[0] == step
+            name.attempt
+            for name in _list_checkpoints(self._directory)
+            if (name.step, name.fence) == (step, self._fence.number)
         ]
-        name = f"step-{step:08d}" + (f"-{max(attempts) + 1}" if attempts else "")
-        return self._directory / name
+        repeated = f"-{max(attempts) + 1}" if attempts else ""
+        return self._directory / f"step-{step:08d}{repeated}-fence-{self._fence.number}"
 
 
 class _CorruptionFound(Exception):
     pass
 
 
-def _step_and_attempt(checkpoint: Path) -> tuple[int, int]:
-    """Return (step, how many times the step has been committed) for folders whose name _CHECKPOINT_NAME
-    matches.
+class _CheckpointName(NamedTuple):
+    """Parts of a folder's name, in the order in which names sort. attempt: how many times this fence has
+    committed the step.
     """
-    match = _CHECKPOINT_NAME.fullmatch(checkpoint.name)
-    return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
+
+    step: int
+    fence: int
+    attempt: int
+    text: str
+
+
+def _list_checkpoints(directory: Path) -> list[_CheckpointName]:
+    """Return the names of all complete checkpoints, of every fence, oldest first."""
+    if not directory.exists():
+        return []
+    matches = [_CHECKPOINT_NAME.fullmatch(path.name) for path in directory.iterdir()]
+    return sorted(
+        _CheckpointName(
+            int(match["step"]), int(match["fence"] or UNRECORDED_FENCE), int(match["attempt"] or 1), match[0]
+        )
+        for match in matches
+        if match is not None
+    )
 
 
 def _sync_shards(path: Path, manifest: CheckpointManifest) -> None:

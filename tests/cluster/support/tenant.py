@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kubealign_services.checkpoints.history import read_history
+
 from .cluster import Cluster
 from .team import Team
 
@@ -44,8 +46,7 @@ class Tenant(Team):
 
     def history(self, job: str) -> list[dict[str, Any]]:
         """Return the history of a job: one line for each trained step."""
-        text = (self.run_folder(job) / "history.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line.to_line()) for line in read_history(self.run_folder(job))]
 
     def left(self, kinds: str) -> list[str]:
         """Return KIND/NAME of all objects of these kinds that belong to a job."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from kubealign_services.checkpoints.store import CheckpointStore
+from kubealign_services.checkpoints.store import CheckpointReader
 from support.tiny_jobs import online_job, write_reward
 
 pytestmark = pytest.mark.timeout(180)
@@ -45,4 +45,4 @@ def test_weights_that_an_update_destroyed(tmp_path: Path, failed) -> None:
     assert "that are not finite" in output
     assert "the learning rate in spec.trainer.optimizer may be too high" in output
     assert len(evidence(tmp_path, 1)["sequence.rewards"]) == 8
-    assert CheckpointStore(tmp_path / "runs" / "bad" / "commits", keep=3).latest() is None
+    assert CheckpointReader(tmp_path / "runs" / "bad").latest() is None

@@ -12,11 +12,14 @@ pytestmark = pytest.mark.timeout(60)
 _PROGRAM = """
 import resource, signal, sys
 from pathlib import Path
+from kubealign_services.checkpoints.fence import Fence
+from kubealign_services.checkpoints.lineage import record_start
 from kubealign_services.checkpoints.manifest import CheckpointManifest
 from kubealign_services.checkpoints.manifest import describe_shards
 from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStore
 
-store = CheckpointStore(Path(sys.argv[1]), keep=2)
+fence = Fence(Path(sys.argv[1]), 1)
+store = CheckpointStore(fence, record_start(fence, 0), keep=2)
 
 def commit(step, state):
     path = store.begin(step)
@@ -36,9 +39,9 @@ except CheckpointFailed as error:
     print(error)
 else:
     sys.exit("the disk took more than it has room for")
-newest = store.latest()
+newest = store.reader.latest()
 assert newest is not None and newest.manifest.step == 1
-assert [path.name for path in Path(sys.argv[1]).iterdir()] == ["step-00000001"]
+assert [path.name for path in Path(sys.argv[1], "commits").iterdir()] == ["step-00000001-fence-1"]
 """
 
 # The write that crosses the limit fails with EFBIG once its signal is ignored.
@@ -66,7 +69,7 @@ def test_full_file_system(tmp_path: Path) -> None:
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system takes rights that this user does not have")
     try:
-        message = run(tmp_path / "commits", "")
+        message = run(tmp_path, "")
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
     assert "step 2 was not committed: No space left on device" in message
@@ -74,5 +77,5 @@ def test_full_file_system(tmp_path: Path) -> None:
 
 
 def test_file_size_limit(tmp_path: Path) -> None:
-    message = run(tmp_path / "commits", _LIMIT)
+    message = run(tmp_path, _LIMIT)
     assert "step 2 was not committed: File too large" in message

@@ -24,8 +24,9 @@ from kubealign.v1 import (
 )
 from kubealign_services.batch.codec import decode, encode, encode_columns
 from kubealign_services.batch.packed import Batch
+from kubealign_services.checkpoints.history import read_history
 from kubealign_services.checkpoints.manifest import file_digest
-from kubealign_services.checkpoints.store import CheckpointStore
+from kubealign_services.checkpoints.store import CheckpointReader
 from kubealign_services.data.prepared import DatasetReport, PreparationReport, PreparedJob, PreparedRow
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.attempt import run_attempt
@@ -252,11 +253,11 @@ class Stage:
     @property
     def committed(self) -> int | None:
         """Return the step of the newest checkpoint."""
-        newest = CheckpointStore(self.run_dir / "commits", keep=3).latest()
+        newest = CheckpointReader(self.run_dir).latest()
         return None if newest is None else newest.manifest.step
 
     def history(self) -> list[str]:
-        return (self.run_dir / "history.jsonl").read_text().splitlines()
+        return [line.to_line().decode() for line in read_history(self.run_dir)]
 
     def settings(self) -> ProcessSettings:
         authority = CertificateAuthority.load(self._folder)

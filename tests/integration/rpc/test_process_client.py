@@ -16,7 +16,7 @@ from kubealign.client.process_calls.methods import find_method
 from kubealign.client.process_calls.process_client import ProcessClient
 from kubealign.process_settings import Role
 from kubealign.v1 import driver_pb2, driver_pb2_grpc, rollout_pb2, rollout_pb2_grpc
-from kubealign_services.runtime.rpc.errors import StaleFence
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.runtime.rpc.server import RpcServer
 
 pytestmark = pytest.mark.timeout(60)

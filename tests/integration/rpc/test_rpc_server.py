@@ -16,12 +16,12 @@ from kubealign.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role, TlsFiles
 from kubealign.v1 import refit_pb2, sender_pb2_grpc, trainer_pb2_grpc, training_pb2
 from kubealign_services.batch.codec import CorruptBatch
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.runtime.rpc.client import Peer, connect
 from kubealign_services.runtime.rpc.errors import (
     InvalidRequest,
     Refused,
     RemoteFailure,
-    StaleFence,
     Unreachable,
 )
 from kubealign_services.runtime.rpc.server import PortInUse, RpcServer

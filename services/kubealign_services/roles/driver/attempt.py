@@ -11,8 +11,15 @@ from kubealign.replay.plan import ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER
 from kubealign.spec.algorithms import IterativeSpec
 from kubealign_services.algorithms.contract import outputs_before_step
-from kubealign_services.checkpoints.history import HISTORY_FILE
-from kubealign_services.checkpoints.store import CheckpointCorrupted, CheckpointStore, StoredCheckpoint
+from kubealign_services.checkpoints.fence import Fence
+from kubealign_services.checkpoints.history import CorruptHistory
+from kubealign_services.checkpoints.lineage import CorruptLineage, read_lineage, record_start
+from kubealign_services.checkpoints.store import (
+    CheckpointCorrupted,
+    CheckpointReader,
+    CheckpointStore,
+    StoredCheckpoint,
+)
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.driver.builder import (
@@ -27,6 +34,7 @@ from kubealign_services.roles.driver.builder import (
 )
 from kubealign_services.roles.driver.cancellation import run_until_any
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
+from kubealign_services.roles.driver.concurrency import run_in_thread
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.loop import run_training_loop
 from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
@@ -77,6 +85,7 @@ async def run_attempt(
 
     Raises:
         UnrecoverableError: The job cannot succeed.
+        StaleFence: Another driver has taken over.
         ShutdownRequested: The driver was asked to stop; finished steps with verified weights are saved
             first.
         Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
@@ -87,7 +96,7 @@ async def run_attempt(
     critic = None if critic_peer is None else CriticClient(critic_peer, fence, timeout)
     members: list[TrainingClient] = [trainer] if critic is None else [trainer, critic]
     peers = [trainer_peer] if critic_peer is None else [trainer_peer, critic_peer]
-    store = CheckpointStore(run_dir / "commits", spec.checkpoint.keep)
+    run_fence = Fence(run_dir, fence)
     replay = read_replay_plan(run_dir)
     try:
         async with AsyncExitStack() as stack:
@@ -96,7 +105,11 @@ async def run_attempt(
                 initial_checkpoint = (
                     None if replay is None else await asyncio.to_thread(load_initial_checkpoint, replay)
                 )
-                state = await restore_state(store, members, initial_checkpoint)
+                previous = CheckpointReader(run_dir, await asyncio.to_thread(read_lineage, run_dir, fence))
+                state = await restore_state(previous, members, initial_checkpoint)
+                lineage = await run_in_thread(record_start, run_fence, state.step)
+                history = TrainingHistory(run_fence, lineage)
+                await history.resume_at(state)
                 collector = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
                 await stack.enter_async_context(collector)
                 job_context = JobContext(
@@ -107,10 +120,14 @@ async def run_attempt(
                     collector=collector,
                     trainer=trainer,
                     critic=critic,
+                    history=history,
                     previews=SamplePreviews.of_job(spec, prepared),
                     max_payload=bus.max_payload,
                 )
-                checkpoints = CheckpointWriter(context.job.name, fence, store, members)
+                store = CheckpointStore(run_fence, lineage, spec.checkpoint.keep)
+                checkpoints = await stack.enter_async_context(
+                    CheckpointWriter(context.job.name, run_fence, store, members)
+                )
                 report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
                 run = await _build_run(job_context, bus, checkpoints, report, state, stack, replay)
                 context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, run.report))
@@ -123,7 +140,7 @@ async def run_attempt(
             # The workers that receive the weights may be shutting down as well.
             raise ShutdownRequested from error
         raise UnrecoverableError(str(error)) from error
-    except (CheckpointCorrupted, RemoteFailure, StorageFull) as error:
+    except (CheckpointCorrupted, CorruptHistory, CorruptLineage, RemoteFailure, StorageFull) as error:
         raise UnrecoverableError(str(error)) from error
 
 
@@ -161,8 +178,6 @@ async def _build_run(
     sync: WeightSync = NoSync()
     if replay is None:
         sync = await build_weight_sync(context, bus, stack)
-    history = TrainingHistory(run_dir / HISTORY_FILE, trainer.fence)
-    history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
     frozen_models = build_frozen_models(context)
     policy = OldLogprobs(trainer, outputs_before_step(algorithm))
@@ -181,7 +196,7 @@ async def _build_run(
     else:
         source = await build_source(context, state, frozen_models, colocated, prefetchers, stack)
     if job.spec.checkpoint.record_batches:
-        recorder = BatchRecorder(run_dir / FOLDER, trainer.fence, job.spec.seed)
+        recorder = BatchRecorder(run_dir / FOLDER, Fence(run_dir, trainer.fence), job.spec.seed)
         recorder.resume_at(state.step)
         source = RecordingSource(source, recorder)
     return TrainingRun(
@@ -202,15 +217,17 @@ async def _build_run(
         previews=context.previews,
         validation=build_validation(context, sync, report, algorithm, frozen_models),
         checkpoints=checkpoints,
-        history=history,
-        result_exporter=ResultExporter(trainer, run_dir / "result"),
+        history=context.history,
+        result_exporter=ResultExporter(trainer, run_dir / "result", Fence(run_dir, trainer.fence)),
         report=report,
         state=state,
     )
 
 
 async def restore_state(
-    store: CheckpointStore, members: list[TrainingClient], initial_checkpoint: StoredCheckpoint | None = None
+    checkpoints: CheckpointReader,
+    members: list[TrainingClient],
+    initial_checkpoint: StoredCheckpoint | None = None,
 ) -> JobState:
     """Return the state from which the job continues, after trainer and critic hold it.
 
@@ -218,6 +235,7 @@ async def restore_state(
     Otherwise all roles load the last checkpoint or the initial weights.
 
     Args:
+        checkpoints: Checkpoints of the lineage that the job continues.
         members: Clients of trainer and critic.
         initial_checkpoint: Checkpoint of another run with which this job starts; None: the job's initial
             weights.
@@ -235,7 +253,7 @@ async def restore_state(
             )
             return state
     # Reads every file of the checkpoint, so it must not run on the event loop.
-    checkpoint = await asyncio.to_thread(store.latest) or initial_checkpoint
+    checkpoint = await asyncio.to_thread(checkpoints.latest) or initial_checkpoint
     state = JobState() if checkpoint is None else JobState.model_validate(checkpoint.manifest.driver_state)
     for member in members:
         await member.load(state, None if checkpoint is None else checkpoint.path / member.role)

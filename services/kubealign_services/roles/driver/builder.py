@@ -19,7 +19,6 @@ from kubealign.spec.sections.rollout import (
 from kubealign.spec.sections.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
-from kubealign_services.checkpoints.history import HISTORY_FILE, StepHistory
 from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow
@@ -28,6 +27,7 @@ from kubealign_services.data.streaming.row_stream import StreamState
 from kubealign_services.data.streaming.tokenized_stream import open_stream
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.messaging.contract import Bus
+from kubealign_services.roles.driver.checkpoints import TrainingHistory
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
 from kubealign_services.roles.driver.frozen_models.reference import (
     FrozenReference,
@@ -99,6 +99,7 @@ class JobContext:
     collector: RolloutCollector
     trainer: TrainerClient
     critic: CriticClient | None
+    history: TrainingHistory
     previews: SamplePreviews
     #: Longest message of the bus in bytes.
     max_payload: int
@@ -379,8 +380,9 @@ def _build_curriculum(context: JobContext, state: JobState, order: RowOrder) -> 
     entry = None if spec.data.prompts is None else spec.data.prompts.curriculum
     if entry is None:
         return None
-    history = StepHistory(context.run_dir / HISTORY_FILE).read()
-    return Curriculum(entry, MeanReward(spec.rewards, entry.by), order, spec.seed, state, history)
+    return Curriculum(
+        entry, MeanReward(spec.rewards, entry.by), order, spec.seed, state, context.history.read()
+    )
 
 
 def _bus_reference(job: AlignmentJob) -> str | None:

@@ -1,62 +1,82 @@
 """Checkpoints (shards of trainer and critic, driver state), the training history and the job's result."""
 
+import asyncio
+import logging
+import threading
 from pathlib import Path
 
-from kubealign_services.checkpoints.history import StepHistory, TrainedStep
+from kubealign_services.checkpoints.fence import Fence
+from kubealign_services.checkpoints.history import StepHistory, TrainedStep, history_path, read_history
+from kubealign_services.checkpoints.lineage import Lineage
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile
 from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStore
+from kubealign_services.roles.driver.concurrency import run_in_thread
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.state import CurriculumState, JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient, TrainingClient
 from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
 
 _REMEDY = "Fix the cause; the same command then continues from the newest checkpoint"
+#: Time that the end of an attempt waits for the removal of old checkpoints.
+_REMOVAL_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writes a job's checkpoints under one fence."""
+    """Writes a job's checkpoints under one fence, all file operations in threads: a slow disk must not stop
+    the event loop, and with it the heartbeat, for as long as the disk takes.
+    """
 
     def __init__(
-        self, job_name: str, fence: int, store: CheckpointStore, members: list[TrainingClient]
+        self, job_name: str, fence: Fence, store: CheckpointStore, members: list[TrainingClient]
     ) -> None:
         self._job_name = job_name
         self._fence = fence
         self._store = store
         self._members = members
         self._last_saved_step = -1
+        self._remover = LeftoverRemover(store)
+
+    async def __aenter__(self) -> "CheckpointWriter":
+        self._remover.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._remover.close()
 
     def is_saved(self, state: JobState) -> bool:
         """Return True if a checkpoint contains the step of `state`, or no step was made yet."""
-        return state.step == max(self._last_saved_step, self._store.latest_step() or 0)
+        return state.step == max(self._last_saved_step, self._store.reader.latest_step() or 0)
 
     async def save(self, state: JobState) -> None:
         """Save a checkpoint of `state` unless one exists.
 
-        Raises UnrecoverableError if the disk refuses; earlier checkpoints are intact.
+        Raises:
+            StaleFence: Another driver has taken over.
+            UnrecoverableError: The disk refuses; earlier checkpoints are intact.
         """
         if state.step == self._last_saved_step:
             return
         try:
-            folder = self._store.begin(state.step)
+            folder = await run_in_thread(self._store.begin, state.step)
             try:
                 shards = {
                     member.role: await self._save_shards(member, state.step, folder)
                     for member in self._members
                 }
             except BaseException:
-                self._store.discard(folder)
+                await run_in_thread(self._store.discard, folder)
                 raise
-            self._store.commit(
-                folder,
-                CheckpointManifest(
-                    job=self._job_name,
-                    step=state.step,
-                    weight_version=state.version,
-                    fence=self._fence,
-                    shards=shards,
-                    driver_state=state.model_dump(mode="json"),
-                ),
+            manifest = CheckpointManifest(
+                job=self._job_name,
+                step=state.step,
+                weight_version=state.version,
+                fence=self._fence.number,
+                shards=shards,
+                driver_state=state.model_dump(mode="json"),
             )
+            await run_in_thread(self._store.commit, folder, manifest)
         except CheckpointFailed as error:
             raise UnrecoverableError(f"{error}. {_REMEDY}") from error
         except (StorageFull, RemoteFailure) as error:
@@ -64,6 +84,7 @@ class CheckpointWriter:
                 f"step {state.step} was not committed: {error}; earlier checkpoints are intact. {_REMEDY}"
             ) from error
         self._last_saved_step = state.step
+        self._remover.start()
 
     async def _save_shards(self, member: TrainingClient, step: int, folder: Path) -> list[ShardFile]:
         """Write the shards of one role and return their records."""
@@ -78,44 +99,92 @@ class CheckpointWriter:
         ]
 
 
+class LeftoverRemover:
+    """Deletes the folders of old checkpoints, and those of crashes, while the job goes on."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._is_requested = False
+        self._stop = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Delete what is left over now in the background, after a removal that is already running."""
+        self._is_requested = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="removal of old checkpoints")
+
+    async def close(self) -> None:
+        """Wait for the removal that is running, up to a deadline. The next attempt deletes the rest."""
+        if self._task is None:
+            return
+        _, running = await asyncio.wait({self._task}, timeout=_REMOVAL_SECONDS)
+        if running:
+            log.warning("old checkpoints are still being deleted; the next start deletes the rest")
+            self._stop.set()
+
+    async def _run(self) -> None:
+        while self._is_requested:
+            self._is_requested = False
+            try:
+                await asyncio.to_thread(self._store.remove_leftovers, self._stop.is_set)
+            except OSError as error:
+                # The next checkpoint tries again.
+                log.warning("leftovers of checkpoints could not be deleted", extra={"cause": str(error)})
+
+
 class TrainingHistory:
-    """History file of trained prompts, kept consistent with the state."""
+    """History of trained prompts under one fence."""
 
-    def __init__(self, path: Path, fence: int) -> None:
-        self._history = StepHistory(path)
+    def __init__(self, fence: Fence, lineage: Lineage) -> None:
         self._fence = fence
+        self._lineage = lineage
+        self._history = StepHistory(history_path(fence.run_dir, fence.number))
 
-    def resume_at(self, state: JobState) -> None:
-        """Drop the steps that a rollback undid; add the step that a driver made but did not record before it
-        died.
+    def read(self) -> list[TrainedStep]:
+        """Return the steps of this driver's lineage. Raises CorruptHistory."""
+        return read_history(self._fence.run_dir, self._lineage)
+
+    async def resume_at(self, state: JobState) -> None:
+        """Add the step that a driver made but did not record before it died.
+
+        Raises StaleFence, CorruptHistory.
         """
-        self._history.truncate_after(state.step)
-        recorded = self._history.read()
+        recorded = await run_in_thread(self.read)
         if state.step > 0 and (not recorded or recorded[-1].step < state.step):
-            self.append(state)
+            await self.append(state)
 
-    def append(self, state: JobState) -> None:
-        """Append the step that produced `state`."""
+    async def append(self, state: JobState) -> None:
+        """Append the step that produced `state`. Raises StaleFence if another driver has taken over."""
         curriculum = state.curriculum or CurriculumState()
-        self._history.append(
-            TrainedStep(
-                fence=self._fence,
-                step=state.step,
-                version=state.version,
-                prompts=state.trained,
-                dropped=curriculum.dropped,
-                mean_rewards=curriculum.mean_rewards,
-            )
+        line = TrainedStep(
+            fence=self._fence.number,
+            step=state.step,
+            version=state.version,
+            prompts=state.trained,
+            dropped=curriculum.dropped,
+            mean_rewards=curriculum.mean_rewards,
         )
+        await run_in_thread(self._append, line)
+
+    def _append(self, line: TrainedStep) -> None:
+        self._fence.check()
+        self._history.append(line)
 
 
 class ResultExporter:
     """Exporter of the trained model."""
 
-    def __init__(self, trainer: TrainerClient, directory: Path) -> None:
+    def __init__(self, trainer: TrainerClient, directory: Path, fence: Fence) -> None:
         self._trainer = trainer
         self._directory = directory
+        self._fence = fence
 
     async def export(self, state: JobState) -> None:
-        """Write the policy (or the reward model) of `state`."""
+        """Write the policy (or the reward model) of `state`.
+
+        Raises StaleFence if another driver has taken over before the model is written or meanwhile.
+        """
+        await run_in_thread(self._fence.check)
         await self._trainer.export(state.step, self._directory)
+        await run_in_thread(self._fence.check)

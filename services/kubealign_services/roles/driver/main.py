@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from kubealign.v1 import critic_pb2_grpc, trainer_pb2_grpc
-from kubealign_services.checkpoints.fence import acquire_fence
+from kubealign_services.checkpoints.fence import Fence, acquire_fence
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.messaging.contract import Bus, BusUnavailable
 from kubealign_services.roles.driver.attempt import run_attempt
@@ -61,7 +61,10 @@ class TelemetrySink:
 
 
 async def serve(context: ProcessContext) -> None:
-    """Run the job to its end. Restarts from the last checkpoint whenever the connection to a role is lost."""
+    """Run the job to its end. Restarts from the last checkpoint whenever the connection to a role is lost.
+
+    Raises StaleFence once another driver has taken over; the displays then belong to that driver.
+    """
     settings, spec = context.settings, context.job.spec
     progress = ProgressTracker(spec.known_steps(), context.read_model, trains=spec.algorithm.value.trains)
     grace = ShutdownDeadline(context.stop, spec.lifecycle.grace_period_seconds)
@@ -103,6 +106,7 @@ async def run_job(
 
     Raises:
         ShutdownRequested: The driver was asked to stop.
+        StaleFence: Another driver has taken over.
         UnrecoverableError: The job cannot succeed.
     """
     async with run_trackers(context) as trackers:
@@ -128,8 +132,9 @@ async def _run_attempts(
     progress.max_steps = prepared.total_steps(context.job.spec)
     sinks: list[MetricSink] = [telemetry, *other_sinks]
     fruitless = 0
+    fence: int | None = None
     while True:
-        fence = acquire_fence(context.settings.run_dir)
+        fence = acquire_fence(context.settings.run_dir, after=fence)
         before = telemetry.latest_step
         progress.report_attempt(fence)
         try:
@@ -144,6 +149,10 @@ async def _run_attempts(
             else:
                 await run_attempt(context, prepared, bus, trainer, critic, fence, sinks, progress, deadline)
             return
+        except UnrecoverableError:
+            # A successor may be the cause: it deletes the unfinished checkpoint of the replaced driver.
+            Fence(context.settings.run_dir, fence).check()
+            raise
         except RECOVERABLE_ERRORS as error:
             if context.stop.is_set():
                 log.warning("stopped at the last checkpoint", extra={"cause": str(error), "fence": fence})

@@ -89,7 +89,7 @@ class TrainingRun:
                     )
                 except NonFiniteLoss as error:
                     raise self.non_finite_failure(after.step, error) from error
-                self.history.append(self.state)
+                await self.history.append(self.state)
             await asyncio.gather(*publishing)
         finally:
             for task in publishing:

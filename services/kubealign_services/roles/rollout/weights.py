@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.generation.contract import EngineLost
-from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
+from kubealign_services.runtime.rpc.errors import OutOfOrder
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
 #: Version of untrained weights.

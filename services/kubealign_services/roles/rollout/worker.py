@@ -10,6 +10,7 @@ import time
 from contextlib import aclosing
 
 from kubealign.v1 import rollout_pb2
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
 from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.messaging.contract import Bus, Delivery
@@ -24,7 +25,6 @@ from kubealign_services.roles.rollout.messages import (
 from kubealign_services.roles.rollout.sample_producers import SampleProducer, SingleTurn
 from kubealign_services.roles.rollout.weights import WorkerWeights
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
-from kubealign_services.runtime.rpc.errors import StaleFence
 from kubealign_services.scoring.functions.errors import RewardError
 from kubealign_services.weights.receive.refit_worker import Quarantined
 

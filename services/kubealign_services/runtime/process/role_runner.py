@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from kubealign.process_settings import STACKS_SIGNAL, ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.cpu_priority import lower_priority, lower_session_priority
 from kubealign_services.runtime.process.exit_watchdog import ExitWatchdog, awaited_functions, exit_immediately
@@ -141,6 +142,9 @@ async def _run_main(main: RoleMain, context: ProcessContext) -> int:
     except PortInUse as error:
         log.error(str(error))
         return CRASHED
+    except StaleFence as error:
+        log.warning("replaced: %s", error)
+        return ExitCode.REPLACED
     except Exception as error:
         cause = find_permanent_failure(error)
         if cause is None:

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 import grpc
 
 from kubealign_services.batch.codec import CorruptBatch
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.training.contract import ModelDiverged, NonFiniteLoss
 
 Code = grpc.StatusCode
-
-
-class StaleFence(RuntimeError):
-    """The caller's fence is older than one seen already: another driver has taken over."""
 
 
 class OutOfOrder(RuntimeError):

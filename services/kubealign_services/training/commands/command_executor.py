@@ -16,8 +16,9 @@ import xxhash
 from kubealign.v1 import batch_pb2, training_pb2
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import decode, encode_columns
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.checkpoints.manifest import describe_shards
-from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
+from kubealign_services.runtime.rpc.errors import OutOfOrder
 from kubealign_services.training.contract import ForwardCachingBackend, TrainingBackend, UpdatePlan
 
 log = logging.getLogger(__name__)

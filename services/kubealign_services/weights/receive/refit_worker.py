@@ -14,8 +14,9 @@ from torch import Tensor
 
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.messaging.contract import Bus, BusUnavailable
-from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
+from kubealign_services.runtime.rpc.errors import OutOfOrder
 from kubealign_services.weights.announce.announcement import decode_announcement
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.receive.part_fetcher import VerificationFailed

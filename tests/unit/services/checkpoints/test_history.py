@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.checkpoints.fence import acquire_fence
-from kubealign_services.checkpoints.history import CorruptHistory, StepHistory, TrainedStep
+from kubealign_services.checkpoints.fence import Fence, StaleFence, acquire_fence
+from kubealign_services.checkpoints.history import (
+    CorruptHistory,
+    StepHistory,
+    TrainedStep,
+    history_path,
+    read_history,
+)
+from kubealign_services.checkpoints.lineage import record_start
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -23,7 +30,6 @@ def step(number: int, fence: int = 1) -> TrainedStep:
 def test_steps_read_back_in_order(tmp_path: Path) -> None:
     history = StepHistory(tmp_path / "history.jsonl")
     assert history.read() == []
-    history.truncate_after(0)
     for number in (1, 2, 3):
         history.append(step(number))
     assert history.read() == [step(1), step(2), step(3)]
@@ -34,19 +40,46 @@ def test_mean_rewards_read_back_and_are_left_out_where_there_are_none(tmp_path: 
     measured = step(2).model_copy(update={"dropped": ["0:9"], "mean_rewards": [0.1, 1 / 3, 1.0]})
     history.append(step(1))
     history.append(measured)
-    history.truncate_after(2)
     assert history.read() == [step(1), measured]
     first, _ = (tmp_path / "history.jsonl").read_text().splitlines()
     assert first == '{"fence":1,"step":1,"version":1,"prompts":["0:2","0:3"]}'
 
 
-def test_rollback_removes_later_steps(tmp_path: Path) -> None:
-    history = StepHistory(tmp_path / "history.jsonl")
-    for number in (1, 2, 3, 4):
-        history.append(step(number))
-    history.truncate_after(2)
-    history.append(step(3, fence=2))
-    assert history.read() == [step(1), step(2), step(3, fence=2)]
+def write(run_dir: Path, fence: int, *numbers: int) -> None:
+    for number in numbers:
+        StepHistory(history_path(run_dir, fence)).append(step(number, fence))
+
+
+def test_rollback_leaves_out_later_steps_of_the_fence_before(tmp_path: Path) -> None:
+    record_start(Fence(tmp_path, 1), 0)
+    write(tmp_path, 1, 1, 2, 3, 4)
+    lineage = record_start(Fence(tmp_path, 2), 2)
+    write(tmp_path, 2, 3)
+    record_start(Fence(tmp_path, 3), 1)
+    write(tmp_path, 3, 2)
+    # Fence 2 has been rolled back to step 1, before the step that it began with itself.
+    assert read_history(tmp_path) == [step(1), step(2, fence=3)]
+    assert read_history(tmp_path, lineage) == [step(1), step(2), step(3, fence=2)]
+
+
+def test_line_that_a_replaced_driver_writes_late_is_ignored(tmp_path: Path) -> None:
+    record_start(Fence(tmp_path, 1), 0)
+    write(tmp_path, 1, 1)
+    record_start(Fence(tmp_path, 2), 1)
+    write(tmp_path, 2, 2)
+    write(tmp_path, 1, 2, 3)
+    assert read_history(tmp_path) == [step(1), step(2, fence=2)]
+
+
+def test_history_of_an_older_release_is_continued(tmp_path: Path) -> None:
+    """Check that a run whose one file has lines of several fences goes on, rolled back to step 2."""
+    old = StepHistory(tmp_path / "history.jsonl")
+    for line in (step(1), step(2, fence=2), step(3, fence=2)):
+        old.append(line)
+    assert read_history(tmp_path) == [step(1), step(2, fence=2), step(3, fence=2)]
+    record_start(Fence(tmp_path, 3), 2)
+    write(tmp_path, 3, 3)
+    assert read_history(tmp_path) == [step(1), step(2, fence=2), step(3, fence=3)]
 
 
 @settings(deadline=None, max_examples=50)
@@ -93,3 +126,17 @@ def test_fences_grow_and_are_unique(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda _: acquire_fence(tmp_path / "run"), range(40)))
     assert sorted(taken) == list(range(12, 52))
+
+
+def test_fence_is_stale_once_a_higher_one_exists(tmp_path: Path) -> None:
+    Fence(tmp_path, 1).check()
+    fence = Fence(tmp_path, acquire_fence(tmp_path))
+    fence.check()
+    assert acquire_fence(tmp_path, after=1) == 2
+    with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
+        fence.check()
+    with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
+        acquire_fence(tmp_path, after=1)
+    assert acquire_fence(tmp_path) == 3
+    with pytest.raises(StaleFence):
+        record_start(fence, 0)

@@ -1,39 +1,30 @@
-"""Retention of checkpoints."""
+"""Remnants of checkpoints: a driver deletes those of lower fences only."""
 
 from pathlib import Path
 
 import pytest
 
-from kubealign_services.checkpoints.retention import (
-    REMOVING_PREFIX,
-    WRITING_PREFIX,
-    prune_checkpoints,
-    remove_leftovers,
-)
+from kubealign_services.checkpoints.retention import remove_leftovers, removing_name, writing_name
+
+pytestmark = pytest.mark.timeout(60)
+
+NAME = "step-00000002"
 
 
-def folders(parent: Path, *names: str) -> list[Path]:
-    paths = [parent / name for name in names]
-    for path in paths:
-        path.mkdir()
-        (path / "shard").write_bytes(b"1")
-    return paths
-
-
-@pytest.mark.parametrize(
-    ("keep", "remaining"), [(1, ["c"]), (2, ["b", "c"]), (3, ["a", "b", "c"]), (9, ["a", "b", "c"])]
-)
-def test_the_newest_checkpoints_are_kept(tmp_path: Path, keep: int, remaining: list[str]) -> None:
-    prune_checkpoints(folders(tmp_path, "a", "b", "c"), keep)
-    assert sorted(path.name for path in tmp_path.iterdir()) == remaining
-
-
-def test_nothing_is_deleted_without_checkpoints(tmp_path: Path) -> None:
-    prune_checkpoints([], 1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_remnants_of_a_crash_are_deleted(tmp_path: Path) -> None:
-    folders(tmp_path, f"{WRITING_PREFIX}1", f"{REMOVING_PREFIX}step-1-x", "step-00000002")
-    remove_leftovers(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+def test_leftovers_of_lower_fences_and_own_removals_are_deleted(tmp_path: Path) -> None:
+    remaining = [NAME, writing_name(2, NAME), writing_name(3, NAME), removing_name(3, NAME)]
+    leftovers = [
+        # An older release wrote these two.
+        ".writing-00000002-1a2b3c4d",
+        ".removing-step-00000002-1a2b3c4d",
+        writing_name(1, NAME),
+        removing_name(1, NAME),
+        removing_name(2, NAME),
+    ]
+    for name in (*remaining, *leftovers):
+        (tmp_path / name / "trainer").mkdir(parents=True)
+        (tmp_path / name / "trainer" / "rank-0").write_text("shard")
+    remove_leftovers(tmp_path, 2, should_stop=lambda: True)
+    assert len(list(tmp_path.iterdir())) == len(remaining) + len(leftovers)
+    remove_leftovers(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(remaining)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,15 +14,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubealign_services.checkpoints import store as store_module
+from kubealign_services.checkpoints.fence import Fence, StaleFence, acquire_fence
+from kubealign_services.checkpoints.lineage import record_start
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, describe_shards
 from kubealign_services.checkpoints.store import (
     MANIFEST,
     CheckpointCorrupted,
     CheckpointFailed,
+    CheckpointReader,
     CheckpointStore,
 )
 
 pytestmark = pytest.mark.timeout(60)
+
+
+def open_store(run_dir: Path, keep: int, fence: int = 1, step: int = 0) -> CheckpointStore:
+    """Return the store of a driver that continues from `step`."""
+    start = Fence(run_dir, fence)
+    return CheckpointStore(start, record_start(start, step), keep)
+
+
+def names(run_dir: Path) -> list[str]:
+    return [path.name for path in CheckpointReader(run_dir).paths()]
 
 
 def write_shards(path: Path, step: int) -> dict[str, list[ShardFile]]:
@@ -46,12 +60,12 @@ def commit(store: CheckpointStore, step: int, **state: Any) -> Path:
 
 
 def test_checkpoint_round_trip(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "commits", keep=2)
-    assert store.latest() is None
+    store = open_store(tmp_path, keep=2)
+    assert store.reader.latest() is None
     path = commit(store, 20, unfinished=["0:3", "0:4"], kl=math.inf, gap=math.nan)
-    newest = store.latest()
+    newest = store.reader.latest()
     assert newest is not None
-    assert newest.path == path == tmp_path / "commits" / "step-00000020"
+    assert newest.path == path == tmp_path / "commits" / "step-00000020-fence-1"
     assert newest.manifest.driver_state["unfinished"] == ["0:3", "0:4"]
     assert newest.manifest.driver_state["kl"] == math.inf
     gap = newest.manifest.driver_state["gap"]
@@ -66,40 +80,41 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
 
 
 def test_newest_steps_are_kept(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=2)
+    store = open_store(tmp_path, keep=2)
     for step in (5, 10, 100_000_000):
         commit(store, step)
-    assert [path.name for path in store.checkpoint_paths()] == ["step-00000010", "step-100000000"]
+    assert names(tmp_path) == ["step-00000010-fence-1", "step-100000000-fence-1"]
 
 
 def test_repeated_commit_of_a_step_is_newer(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=3)
+    store = open_store(tmp_path, keep=3)
     for attempt in range(11):
         commit(store, 7, attempt=attempt)
-    assert [path.name for path in store.checkpoint_paths()] == [
-        "step-00000007-9",
-        "step-00000007-10",
-        "step-00000007-11",
+    assert names(tmp_path) == [
+        "step-00000007-9-fence-1",
+        "step-00000007-10-fence-1",
+        "step-00000007-11-fence-1",
     ]
-    newest = store.latest()
+    newest = store.reader.latest()
     assert newest is not None
     assert newest.manifest.driver_state["attempt"] == 10
 
 
 def test_remnants_of_a_crash_are_removed(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=1)
-    stale = store.begin(3)
+    stale = open_store(tmp_path, keep=1).begin(3)
     write_shards(stale, 3)
-    assert store.latest() is None
+    store = open_store(tmp_path, keep=1, fence=2)
+    assert store.reader.latest() is None
     fresh = store.begin(3)
-    assert list(tmp_path.iterdir()) == [fresh]
+    store.remove_leftovers()
+    assert list(fresh.parent.iterdir()) == [fresh]
     store.discard(fresh)
-    assert list(tmp_path.iterdir()) == []
+    assert list(fresh.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("harm", ["missing", "short"])
 def test_shard_of_another_size_is_not_committed(tmp_path: Path, harm: str) -> None:
-    store = CheckpointStore(tmp_path, keep=2)
+    store = open_store(tmp_path, keep=2)
     commit(store, 1)
     path = store.begin(2)
     manifest = CheckpointManifest(
@@ -110,7 +125,7 @@ def test_shard_of_another_size_is_not_committed(tmp_path: Path, harm: str) -> No
     with pytest.raises(CheckpointFailed, match=r"step 2 was not committed.*rank-0\.safetensors.*intact"):
         store.commit(path, manifest)
     assert not path.exists()
-    newest = store.latest()
+    newest = store.reader.latest()
     assert newest is not None
     assert newest.manifest.step == 1
 
@@ -137,20 +152,70 @@ def edit(path: Path, old: str, new: str) -> None:
         (lambda path: edit(path / MANIFEST, "rank-0.json", "../../x"), r"must be a path inside the folder"),
     ],
 )
-def test_corrupt_newest_checkpoint_names_the_remedy(
-    tmp_path: Path, harm: Callable[[Path], object], words: str
+def test_corrupt_newest_checkpoint_is_skipped_and_named(
+    tmp_path: Path, harm: Callable[[Path], object], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = CheckpointStore(tmp_path, keep=2)
-    commit(store, 1)
+    store = open_store(tmp_path, keep=2)
+    older = commit(store, 1)
     path = commit(store, 2)
     harm(path)
-    with pytest.raises(CheckpointCorrupted, match=words) as caught:
-        store.latest()
-    assert f"delete the folder {path} to go on from step-00000001" in str(caught.value)
-    shutil.rmtree(path)
-    newest = store.latest()
+    newest = store.reader.latest()
     assert newest is not None
-    assert newest.manifest.step == 1
+    assert newest.path == older
+    [record] = caplog.records
+    assert re.search(rf"checkpoint step-00000002-fence-1 is corrupt: .*{words}", record.getMessage())
+    assert "goes on from step-00000001-fence-1" in record.getMessage()
+    harm(older)
+    with pytest.raises(CheckpointCorrupted, match=words) as caught:
+        store.reader.latest()
+    assert f"delete the folder {tmp_path / 'commits'} to start again" in str(caught.value)
+
+
+def test_corrupt_checkpoint_is_replaced_by_the_next_of_its_step(tmp_path: Path) -> None:
+    first = open_store(tmp_path, keep=2)
+    commit(first, 1)
+    corrupt = commit(first, 2)
+    flip(corrupt / "trainer/rank-0.safetensors")
+    second = open_store(tmp_path, keep=2, fence=2, step=1)
+    assert names(tmp_path) == ["step-00000001-fence-1"]
+    commit(second, 2)
+    assert names(tmp_path) == ["step-00000001-fence-1", "step-00000002-fence-2"]
+    second.remove_leftovers()
+    assert not corrupt.exists()
+
+
+def test_checkpoints_of_an_older_release_are_continued(tmp_path: Path) -> None:
+    """Check a run whose folders have no fence in their names, with a step that was committed twice."""
+    store = open_store(tmp_path, keep=3)
+    for path in [commit(store, step) for step in (1, 2, 2)]:
+        path.rename(path.with_name(path.name.removesuffix("-fence-1")))
+    shutil.rmtree(tmp_path / "fences")
+    assert names(tmp_path) == ["step-00000001", "step-00000002", "step-00000002-2"]
+    store = open_store(tmp_path, keep=3, fence=4, step=2)
+    commit(store, 3)
+    assert names(tmp_path) == ["step-00000002", "step-00000002-2", "step-00000003-fence-4"]
+
+
+def test_replaced_driver_writes_and_removes_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        acquire_fence(tmp_path)
+    old, new = Fence(tmp_path, 1), Fence(tmp_path, 2)
+    store = CheckpointStore(new, record_start(new, 0), keep=2)
+    commit(store, 60)
+    successors = store.begin(70)
+    replaced = CheckpointStore(old, store.reader._lineage, keep=1)
+    with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
+        replaced.begin(80)
+    replaced.remove_leftovers()
+    assert successors.exists()
+    assert names(tmp_path) == ["step-00000060-fence-2"]
+
+
+def test_new_folder_of_checkpoints_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(store_module, "fsync_path", synced.append)
+    open_store(tmp_path, keep=1).begin(1)
+    assert synced == [tmp_path]
 
 
 class Crash(BaseException):
@@ -176,7 +241,7 @@ def test_crash_anywhere_leaves_a_complete_checkpoint(survived: int, keep: int) -
         return run
 
     with tempfile.TemporaryDirectory() as folder:
-        store = CheckpointStore(Path(folder), keep)
+        store = open_store(Path(folder), keep)
         commit(store, 1)
         commit(store, 2)
         crashed = False
@@ -185,23 +250,26 @@ def test_crash_anywhere_leaves_a_complete_checkpoint(survived: int, keep: int) -
                 patch.setattr(os, name, dying(getattr(os, name)))
             try:
                 commit(store, 3)
+                store.remove_leftovers()
             except Crash:
                 crashed = True
-        newest = CheckpointStore(Path(folder), keep).latest()
+        newest = CheckpointReader(Path(folder)).latest()
         assert newest is not None
         assert newest.manifest.step in ((2, 3) if crashed else (3,))
-        for path in store.checkpoint_paths():
+        for path in store.reader.paths():
             store_module._verify(path)
-        # A third commit goes through, and nothing of the crash is left.
+        # The next driver's commit goes through, and nothing of the crash is left.
+        store = open_store(Path(folder), keep, fence=2, step=newest.manifest.step)
         commit(store, 4)
-        assert {path.name for path in Path(folder).iterdir()} == {
-            path.name for path in store.checkpoint_paths()
+        store.remove_leftovers()
+        assert {path.name for path in (Path(folder) / "commits").iterdir()} == {
+            path.name for path in store.reader.paths()
         }
-        assert len(store.checkpoint_paths()) <= keep
-        for path in store.checkpoint_paths():
+        assert len(store.reader.paths()) <= keep
+        for path in store.reader.paths():
             store_module._verify(path)
 
 
 def test_keep_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
-        CheckpointStore(tmp_path, keep=0)
+        open_store(tmp_path, keep=0)

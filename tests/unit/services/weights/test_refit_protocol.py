@@ -9,7 +9,7 @@ import torch
 
 from kubealign.spec.sections.rollout import WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.runtime.rpc.errors import StaleFence
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.weights.announce.coordinator import RefitCoordinator, RefitFailed
 from kubealign_services.weights.receive.refit_worker import Quarantined
 from kubealign_services.weights.send.snapshot_file import HEADER_BYTES

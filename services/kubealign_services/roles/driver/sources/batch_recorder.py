@@ -9,6 +9,7 @@ from kubealign.replay.record import RecordedStep, batch_path, list_recorded_step
 from kubealign_services.batch.codec import digest_of, encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
+from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import list_prompts
@@ -21,7 +22,7 @@ _REMEDY = "make room, or set spec.checkpoint.recordBatches: false"
 class BatchRecorder:
     """Writes the batches of one job under one fence. A repeated step replaces its record."""
 
-    def __init__(self, folder: Path, fence: int, seed: int) -> None:
+    def __init__(self, folder: Path, fence: Fence, seed: int) -> None:
         self._folder = folder
         self._fence = fence
         self._seed = seed
@@ -38,14 +39,19 @@ class BatchRecorder:
             raise self._storage_error(step, error) from error
 
     def write(self, state: JobState, batch: Batch, attempts: Mapping[str, int]) -> None:
-        """Record the batch of the step after `state` durably. Raises UnrecoverableError on a disk error."""
+        """Record the batch of the step after `state` durably.
+
+        Raises:
+            StaleFence: Another driver has taken over.
+            UnrecoverableError: The disk failed.
+        """
         step = state.step + 1
         message = encode(batch)
         groups = list_prompts(batch.sample_ids)
         line = RecordedStep(
             step=step,
             version=state.version,
-            fence=self._fence,
+            fence=self._fence.number,
             seed=self._seed,
             sample_ids=batch.sample_ids,
             groups=groups,
@@ -56,6 +62,7 @@ class BatchRecorder:
         )
         line_file = record_path(self._folder, step)
         try:
+            self._fence.check()
             if line_file.exists():
                 line_file.unlink()
                 fsync_path(self._folder)

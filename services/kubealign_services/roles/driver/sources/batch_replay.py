@@ -9,7 +9,7 @@ from kubealign.v1 import batch_pb2
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.codec import CorruptBatch, decode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.checkpoints.store import CheckpointStore, StoredCheckpoint
+from kubealign_services.checkpoints.store import CheckpointReader, StoredCheckpoint
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.sources.batch_recorder import digest_algorithm_state
@@ -74,12 +74,12 @@ def load_initial_checkpoint(replay: ReplayPlan) -> StoredCheckpoint | None:
 
     Raises:
         UnrecoverableError: The checkpoint does not exist any more.
-        CorruptCommit: The checkpoint is damaged.
+        CheckpointCorrupted: The checkpoint is damaged.
+        CorruptLineage: The start of a driver cannot be read.
     """
     if replay.first_step == 1:
         return None
-    folder = replay.run / "commits"
-    commit = CheckpointStore(folder, keep=1).at_step(replay.first_step - 1)
-    if commit is None:
-        raise UnrecoverableError(f"the checkpoint of step {replay.first_step - 1} in {folder} has gone")
-    return commit
+    checkpoint = CheckpointReader(replay.run).at_step(replay.first_step - 1)
+    if checkpoint is None:
+        raise UnrecoverableError(f"the checkpoint of step {replay.first_step - 1} in {replay.run} has gone")
+    return checkpoint

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
@@ -17,7 +18,7 @@ from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.weights import BASE_VERSION, FixedWeights, read_folder_weights
 from kubealign_services.roles.rollout.worker import RolloutWorker
-from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
+from kubealign_services.runtime.rpc.errors import OutOfOrder
 from support.tiny_jobs import ARCHITECTURE
 
 PROMPT, GIVEN = [3, 4, 5], [[6], [7, 8, 3]]

@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from kubealign_services.batch.codec import CorruptBatch
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.runtime.rpc.errors import (
     InvalidRequest,
     NotFound,
@@ -13,7 +14,6 @@ from kubealign_services.runtime.rpc.errors import (
     Refused,
     RemoteFailure,
     RpcStatus,
-    StaleFence,
     StorageFull,
     Unreachable,
     to_exception,

@@ -12,7 +12,8 @@ from kubealign.v1 import training_pb2
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import CorruptBatch, encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
+from kubealign_services.checkpoints.fence import StaleFence
+from kubealign_services.runtime.rpc.errors import OutOfOrder
 from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend

@@ -17,7 +17,9 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import add_scores
-from kubealign_services.checkpoints.history import HISTORY_FILE, StepHistory, TrainedStep
+from kubealign_services.checkpoints.fence import Fence
+from kubealign_services.checkpoints.history import StepHistory, TrainedStep, history_path, read_history
+from kubealign_services.checkpoints.lineage import record_start
 from kubealign_services.data.epoch_shuffle import DatasetOrder, RowOrder
 from kubealign_services.data.mixture import MixedSource, MixtureOrder
 from kubealign_services.roles.driver.checkpoints import TrainingHistory
@@ -259,16 +261,18 @@ def test_a_rollback_repeats_the_draws() -> None:
     assert (job.history, job.state) == (history, states[-1])
 
 
-def test_a_step_that_the_history_lacks_is_recorded_from_the_state(tmp_path: Path) -> None:
+async def test_a_step_that_the_history_lacks_is_recorded_from_the_state(tmp_path: Path) -> None:
     """The driver died between the step and its line of the history."""
     job = Job(SPEC, DatasetOrder(9, 1), [1.0, 0.0, 0.5] * 3)
     for _ in range(3):
         job.step(2, drop=1)
-    path = tmp_path / HISTORY_FILE
+    record_start(Fence(tmp_path, 1), 0)
     for line in job.history[:2]:
-        StepHistory(path).append(line)
-    TrainingHistory(path, fence=1).resume_at(job.state)
-    assert StepHistory(path).read() == job.history
+        StepHistory(history_path(tmp_path, 1)).append(line)
+    fence = Fence(tmp_path, 2)
+    await TrainingHistory(fence, record_start(fence, 3)).resume_at(job.state)
+    assert [line.model_copy(update={"fence": 1}) for line in read_history(tmp_path)] == job.history
+    assert [line.fence for line in read_history(tmp_path)] == [1, 1, 2]
 
 
 def test_pools_as_worked_by_hand() -> None:
@@ -391,7 +395,7 @@ def test_the_mean_is_that_of_the_samples_to_which_the_reward_applies() -> None:
 def test_a_prompt_without_the_reward_stays_in_its_pool_also_after_a_resume(tmp_path: Path) -> None:
     order = DatasetOrder(2, seed=1, shuffle=False)
     curriculum = Curriculum(SPEC, MeanReward(EXACT, "exact"), order, 1, JobState(), [])
-    state, history = JobState(), StepHistory(tmp_path / HISTORY_FILE)
+    state, history = JobState(), StepHistory(tmp_path / "history" / "fence-00000001.jsonl")
     for step, scores in enumerate([[1.0, 0.0], [None, 0.5]], start=1):
         batch = batch_of({"0/0": [0.0], "0/1": [0.0]})
         add_scores(batch, "exact", scores)

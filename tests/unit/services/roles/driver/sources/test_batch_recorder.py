@@ -12,6 +12,7 @@ from kubealign.replay.plan import ReplayPlan
 from kubealign.replay.record import FOLDER, batch_path, list_recorded_steps, read_record, record_path
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.packed import Batch
+from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.sources.batch_recorder import BatchRecorder, RecordingSource
@@ -48,7 +49,7 @@ def batch(seed: int) -> Batch:
 
 
 def recorder(run: Path, fence: int = 1) -> BatchRecorder:
-    result = BatchRecorder(run / FOLDER, fence, seed=5)
+    result = BatchRecorder(run / FOLDER, Fence(run, fence), seed=5)
     result.resume_at(0)
     return result
 
@@ -108,7 +109,7 @@ async def test_given_rows_have_no_attempts(tmp_path: Path) -> None:
 
 async def test_a_repeated_step_replaces_its_record(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0), batch(1), batch(2)])
-    later = BatchRecorder(tmp_path / FOLDER, 2, seed=5)
+    later = BatchRecorder(tmp_path / FOLDER, Fence(tmp_path, 2), seed=5)
     later.resume_at(1)
     # A rollback to step 1 discards the later batches, regardless of whether they are recorded again.
     assert list_recorded_steps(tmp_path / FOLDER) == [1]
