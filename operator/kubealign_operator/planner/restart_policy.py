@@ -67,7 +67,10 @@ def apply_restart_policy(
     new: list[UnitRestart] = []
     for unit in units:
         crashed = _first_crash(unit)
-        if crashed is not None:
+        if crashed is not None and pod_state.exit_code(crashed[1]) == ExitCode.REPLACED:
+            # Its successor owns the run directory: no failure of the job.
+            result.append(unit.next_attempt())
+        elif crashed is not None:
             reason = failure_reasons.termination_reason(crashed[0].name, crashed[1])
             counted = not any(pod_state.was_disrupted(pod) for _, pod in unit.current_pods)
             if counted and restarts >= budget:

@@ -4,6 +4,8 @@ The newest number owns the run directory. Before it writes anything that a succe
 that its number is still the newest.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,19 @@ class Fence:
             raise StaleFence(
                 f"fence {self.number} has been replaced by {newest}: another driver writes {self.run_dir}"
             )
+
+    @contextmanager
+    def explain(self, *errors: type[Exception]) -> Iterator[None]:
+        """Raise StaleFence instead of these errors if another driver has taken over.
+
+        A successor may be the cause of an error: it deletes the unfinished checkpoint of the driver that it
+        replaces, and rollout workers that know the higher fence refuse the lower one's weights.
+        """
+        try:
+            yield
+        except errors:
+            self.check()
+            raise
 
 
 def acquire_fence(run_dir: Path, after: int | None = None) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kubealign_services.checkpoints.fence import StaleFence, acquire_fence
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 
 pytestmark = pytest.mark.timeout(20)
@@ -120,3 +121,14 @@ async def test_missing_trainer_is_not_awaited(stage: Any) -> None:
     stage.stop.set()
     with pytest.raises(ShutdownRequested):
         await asyncio.wait_for(driving, 3)
+
+
+async def test_replaced_driver_ends_before_it_records_a_step(stage: Any) -> None:
+    stage.worker.generating.at = 4
+    driving = stage.begin()
+    await stage.worker.generating.held.wait()
+    assert acquire_fence(stage.run_dir, after=1) == 2
+    stage.worker.generating.let_go.set()
+    with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
+        await driving
+    assert (stage.committed, len(stage.history())) == (3, 4)

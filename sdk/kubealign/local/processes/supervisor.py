@@ -241,9 +241,10 @@ class Supervisor:
             await self._raise_if_permanent(tended)
             if tended.is_stopping:
                 return
-            if self._restarts >= self._max_restarts:
-                raise RunFailed(crash_message(exited, ended, self._max_restarts))
-            self._restarts += 1
+            if code != ExitCode.REPLACED:
+                if self._restarts >= self._max_restarts:
+                    raise RunFailed(crash_message(exited, ended, self._max_restarts))
+                self._restarts += 1
             tended.restarts += 1
             tended.state = UnitState.RESTARTING
             if healthy_seconds >= RESET_AFTER_SECONDS:

@@ -144,15 +144,14 @@ async def _run_attempts(
                     await run_until_any(
                         peer.wait_until_ready(_READY_TIMEOUT_SECONDS), deadline.wait_for_request()
                     )
-            if trainer is None:
-                await generate_data(context, prepared, bus, fence, sinks, progress, deadline)
-            else:
-                await run_attempt(context, prepared, bus, trainer, critic, fence, sinks, progress, deadline)
+            with Fence(context.settings.run_dir, fence).explain(UnrecoverableError):
+                if trainer is None:
+                    await generate_data(context, prepared, bus, fence, sinks, progress, deadline)
+                else:
+                    await run_attempt(
+                        context, prepared, bus, trainer, critic, fence, sinks, progress, deadline
+                    )
             return
-        except UnrecoverableError:
-            # A successor may be the cause: it deletes the unfinished checkpoint of the replaced driver.
-            Fence(context.settings.run_dir, fence).check()
-            raise
         except RECOVERABLE_ERRORS as error:
             if context.stop.is_set():
                 log.warning("stopped at the last checkpoint", extra={"cause": str(error), "fence": fence})

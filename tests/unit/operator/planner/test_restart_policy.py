@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kubealign.process_settings import ExitCode
 from kubealign_operator.kube_views.observed_job import DependencyView, VolumePath
 from kubealign_operator.planner.plan import KubeEventType
 from support.rendering.cluster import START, Cluster, written
@@ -71,6 +72,18 @@ def test_a_minute_of_uptime_resets_the_backoff() -> None:
     cluster.pass_time(61)
     cluster.end("sft-trainer-0", 1)
     assert cluster.step().requeue_after == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_replaced_driver_restarts_outside_the_budget() -> None:
+    cluster = _running(sft(lifecycle={"maxRestarts": 0}))
+    cluster.pass_time(40)
+    uid = cluster.pods["sft-driver"]["metadata"]["uid"]
+    cluster.end("sft-driver", ExitCode.REPLACED)
+    cluster.settle()
+    cluster.pass_time(2)
+    cluster.settle()
+    assert cluster.pods["sft-driver"]["metadata"]["uid"] != uid
+    assert (cluster.phase, cluster.job["status"].get("restarts", 0)) == ("Running", 0)
 
 
 def test_an_exhausted_budget_fails_the_job() -> None:
