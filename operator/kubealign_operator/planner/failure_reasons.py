@@ -64,7 +64,7 @@ def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) 
         is_done = one_shot and pod_state.exit_code(pod) == ExitCode.DONE
         return None if is_done else _terminated(process, pod)
     if pod_state.is_terminating(pod):
-        return _terminating(process, pod, now)
+        return _terminating(process, pod)
     return _waiting(process, pod) or _unscheduled(process, pod) or _slow_start(process, pod, now)
 
 
@@ -81,6 +81,26 @@ def termination_reason(process: str, pod: PodView) -> FailureReason:
         memory_limit=pod.memory_limit,
     )
     return _named(process, describe_termination(termination))
+
+
+def lost_pod(process: str, pod: PodView, is_forced: bool) -> FailureReason:
+    """Return the reason for a pod whose node has not confirmed its end in time.
+
+    Args:
+        is_forced: The job allows forced deletion.
+    """
+    node_name = f"its node {pod.node}" if pod.node else "its node"
+    if is_forced:
+        return FailureReason(
+            "NodeLost", f"{process} is force-deleted: {node_name} has not confirmed that it ended"
+        )
+    return FailureReason(
+        "NodeLost",
+        f"{process} cannot be replaced: {node_name} has not confirmed that pod {pod.name} ended, so its "
+        "processes may still run. Once the machine is known to be off, delete the Node object or give it the "
+        "taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute; lifecycle.forceDeleteLostPods: true "
+        "replaces the pod at once",
+    )
 
 
 def permanent_failure_reason(process: str, pod: PodView) -> FailureReason:
@@ -102,12 +122,7 @@ def _named(process: str, failure: ProcessFailure) -> FailureReason:
     return FailureReason(failure.reason, f"{process} {failure.text}")
 
 
-def _terminating(process: str, pod: PodView, now: datetime) -> FailureReason:
-    if pod_state.is_deletion_overdue(pod, now):
-        node_name = f"its node {pod.node}" if pod.node else "its node"
-        return FailureReason(
-            "NodeLost", f"{process} is force-deleted: {node_name} has not confirmed that it ended"
-        )
+def _terminating(process: str, pod: PodView) -> FailureReason:
     disruption = pod_state.condition_of(pod, "DisruptionTarget")
     if disruption is not None and disruption.status == "True":
         why = _DISRUPTIONS.get(disruption.reason, "is being disrupted")

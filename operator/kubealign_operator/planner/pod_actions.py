@@ -38,7 +38,7 @@ def plan_pod_actions(
 ) -> PodActions:
     """Plan the pod actions. `startable`: names of the units that may start now."""
     actions = PodActions()
-    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    overdue, requeue_at = force_overdue_deletions(snapshot)
     actions.delete += overdue
     actions.requeue_at += requeue_at
     for unit in units:
@@ -58,26 +58,26 @@ def delete_pods(pods: Iterable[PodView], grace_seconds: int | None = None) -> li
     ]
 
 
-def force_overdue_deletions(
-    pods: Iterable[PodView], now: datetime
-) -> tuple[list[PodDeletion], list[datetime]]:
-    """Force the deletion of pods whose nodes have not confirmed it in time.
+def force_overdue_deletions(snapshot: JobSnapshot) -> tuple[list[PodDeletion], list[datetime]]:
+    """Force the deletion of pods whose nodes have not confirmed it in time, if the job allows it.
 
-    A process that still runs on an unreachable node does no harm: the fence of its successor is higher.
+    Otherwise the operator waits: a process may still run on a node that is only cut off. Kubernetes' own
+    garbage collector removes the pod once its Node object is gone or has the taint out-of-service, so the
+    operator needs no right to read nodes.
 
     Returns:
         The forced deletions, and the times at which the remaining deletions become overdue.
     """
-    terminating = [pod for pod in pods if pod.deletion_at is not None]
-    overdue = [
-        PodDeletion(pod.name, pod.uid, 0) for pod in terminating if pod_state.is_deletion_overdue(pod, now)
-    ]
+    terminating = [pod for pod in snapshot.pods if pod.deletion_at is not None]
+    overdue = [pod for pod in terminating if pod_state.is_deletion_overdue(pod, snapshot.now)]
     requeue_at = [
         pod.deletion_at + pod_state.DELETION_TIMEOUT
         for pod in terminating
-        if pod.deletion_at is not None and not pod_state.is_deletion_overdue(pod, now)
+        if pod.deletion_at is not None and pod not in overdue
     ]
-    return overdue, requeue_at
+    if not snapshot.force_deletes_lost_pods:
+        return [], requeue_at
+    return [PodDeletion(pod.name, pod.uid, 0) for pod in overdue], requeue_at
 
 
 def _remove_stale_pods(snapshot: JobSnapshot, unit: ProcessUnit, actions: PodActions) -> None:

@@ -86,6 +86,8 @@ def _member_reasons(
         error = snapshot.observed.create_errors.get(member.pod_name)
         return [] if error is None else [failure_reasons.create_refused(name, error)]
     found_reason = failure_reasons.reason_not_ready(name, pod, snapshot.now, unit.runs_to_completion)
+    if pod_state.is_deletion_overdue(pod, snapshot.now):
+        found_reason = failure_reasons.lost_pod(name, pod, snapshot.force_deletes_lost_pods)
     if found_reason is None:
         return []
     if pod_state.has_terminated(pod) and not pod_state.is_terminating(pod):
@@ -98,6 +100,14 @@ def _member_reasons(
             )
         ]
     return [found_reason]
+
+
+def lost_pod_reason(snapshot: JobSnapshot) -> FailureReason | None:
+    """Return why the first lost pod of the job is still there; None: no pod is lost."""
+    for pod in snapshot.pods:
+        if pod_state.is_deletion_overdue(pod, snapshot.now):
+            return failure_reasons.lost_pod(snapshot.process_name(pod), pod, snapshot.force_deletes_lost_pods)
+    return None
 
 
 def refused_object_reason(snapshot: JobSnapshot) -> FailureReason | None:

@@ -46,6 +46,11 @@ class JobSnapshot:
         return self.previous_status.step if progress is None or progress.step is None else progress.step
 
     @property
+    def force_deletes_lost_pods(self) -> bool:
+        """True if the job allows forced deletion, also when the rest of its spec is invalid."""
+        return get_path(self.observed.job, "spec", "lifecycle", "forceDeleteLostPods") is True
+
+    @property
     def has_started(self) -> bool:
         return self.previous_status.start_time is not None
 

@@ -28,6 +28,7 @@ MUTABLE_IN_CLUSTER = (
     "spec.suspend",
     "spec.rollout.replicas",
     "spec.lifecycle.activeDeadlineSeconds",
+    "spec.lifecycle.forceDeleteLostPods",
     "spec.lifecycle.maxRestarts",
     "spec.lifecycle.ttlSecondsAfterFinished",
 )

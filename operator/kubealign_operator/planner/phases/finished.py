@@ -135,7 +135,7 @@ def _finish(
 def _plan_shutdown(
     snapshot: JobSnapshot, completed: datetime, reason: str
 ) -> tuple[list[PodStop], list[PodDeletion], list[datetime]]:
-    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    overdue, requeue_at = force_overdue_deletions(snapshot)
     alive = [pod for pod in live_pods(snapshot.pods) if not pod_state.is_terminating(pod)]
     driver = [pod for pod in live_pods(snapshot.pods_in_group(names.DRIVER)) if pod_state.was_scheduled(pod)]
     if reason == DEADLINE and driver:

@@ -8,18 +8,22 @@ from kubealign_operator import names
 from kubealign_operator.planner.plan import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
 from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds
+from kubealign_operator.planner.readiness import lost_pod_reason
 from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 
 
 def plan_suspending(snapshot: JobSnapshot) -> Decision:
     """Decide on a job that still has pods to stop."""
-    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    overdue, requeue_at = force_overdue_deletions(snapshot)
     driver = live_pods(snapshot.pods_in_group(names.DRIVER))
     if driver:
         deletions, message = delete_pods(driver), "suspending: the driver saves a checkpoint"
     else:
         remaining = ", ".join(sorted({snapshot.process_name(pod) for pod in snapshot.pods})[:3])
         deletions, message = delete_pods(snapshot.pods), f"suspending: waits for {remaining} to end"
+    lost = lost_pod_reason(snapshot)
+    if lost is not None:
+        message = f"suspending: {lost.message}"
     return Decision(
         JobPhase.SUSPENDING,
         message,
@@ -36,7 +40,7 @@ def plan_suspended(snapshot: JobSnapshot) -> Decision:
     """Decide on a suspended job. A pod that appears is deleted."""
     at_step = "" if snapshot.step is None else f" at step {snapshot.step}"
     message = f"suspended{at_step}; set spec.suspend to false to resume"
-    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    overdue, requeue_at = force_overdue_deletions(snapshot)
     active_time = active_seconds(snapshot.previous_status, snapshot.timestamp)
     roles = [
         RoleStatus(name=role.name, replicas=role.replicas, ready=0)

@@ -50,6 +50,14 @@ class Lifecycle(SpecModel):
     grace_period_seconds: float = Field(
         30.0, gt=0, le=86_400, description="Time for a process to shut down gracefully."
     )
+    force_delete_lost_pods: bool = Field(
+        False,
+        description="In a cluster: delete by force, and replace, a pod whose node has not confirmed its end "
+        "60 seconds after the grace period. Risk: on a node that is only cut off, the processes of the pod "
+        "run on, use its GPUs and still reach the volume. False: the pod is replaced once Kubernetes has "
+        "removed it, because its Node object was deleted or has the taint "
+        "node.kubernetes.io/out-of-service.",
+    )
     ttl_seconds_after_finished: int | None = Field(
         None,
         ge=0,

@@ -161,14 +161,25 @@ def test_a_slow_pod_is_requeued_in_time() -> None:
     assert cluster.rendered().requeue_after == pytest.approx(40, abs=1)
 
 
-def test_an_unreachable_node_is_reported() -> None:
-    cluster = Cluster(sft())
+@pytest.mark.parametrize(
+    ("is_forced", "message"),
+    [
+        (True, "trainer-0 is force-deleted: its node node-1 has not confirmed that it ended"),
+        (
+            False,
+            "trainer-0 cannot be replaced: its node node-1 has not confirmed that pod sft-trainer-0 ended, "
+            "so its processes may still run. Once the machine is known to be off, delete the Node object or "
+            "give it the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute; "
+            "lifecycle.forceDeleteLostPods: true replaces the pod at once",
+        ),
+    ],
+)
+def test_an_unreachable_node_is_reported(is_forced: bool, message: str) -> None:
+    cluster = Cluster(sft(lifecycle={"forceDeleteLostPods": is_forced}))
     cluster.start()
     cluster.delete(_POD)
     cluster.now += timedelta(seconds=300)
-    assert cluster.rendered().status["message"] == (
-        "trainer-0 is force-deleted: its node node-1 has not confirmed that it ended"
-    )
+    assert cluster.rendered().status["message"] == message
 
 
 def test_a_refused_object_is_reported_first() -> None:

@@ -393,8 +393,34 @@ def test_a_job_being_deleted_is_left_alone() -> None:
     assert (rendered.create, rendered.delete, rendered.stop, rendered.delete_job) == ((), (), (), False)
 
 
-def test_a_pod_on_an_unreachable_node_is_force_deleted_after_its_grace_period() -> None:
+def test_a_pod_on_an_unreachable_node_stays_until_kubernetes_removes_it() -> None:
     cluster = Cluster(sft())
+    cluster.start()
+    cluster.delete(cluster.name("trainer-0"))
+    cluster.pass_time(3600)
+    rendered = cluster.step()
+    assert (rendered.delete, rendered.create) == ((), ())
+    uid = cluster.pods["sft-trainer-0"]["metadata"]["uid"]
+    # The node is gone: the garbage collector removes the pod.
+    cluster.vanish("sft-trainer-0")
+    cluster.settle()
+    assert cluster.pods["sft-trainer-0"]["metadata"]["uid"] != uid
+    assert cluster.job["status"]["restarts"] == 0
+
+
+def test_suspension_names_the_pod_that_it_waits_for() -> None:
+    cluster = Cluster(sft())
+    cluster.start()
+    cluster.job["spec"]["suspend"] = True
+    cluster.settle()
+    cluster.pass_time(3600)
+    cluster.settle()
+    assert cluster.phase == "Suspending"
+    assert "its node node-1 has not confirmed that pod sft-driver ended" in cluster.message
+
+
+def test_a_pod_on_an_unreachable_node_is_force_deleted_if_the_job_allows_it() -> None:
+    cluster = Cluster(sft(lifecycle={"forceDeleteLostPods": True}))
     cluster.start()
     cluster.delete(cluster.name("trainer-0"))
     rendered = cluster.step()
