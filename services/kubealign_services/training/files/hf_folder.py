@@ -1,5 +1,6 @@
 """Writes everything but the weights of an exported Hugging Face folder, for all training backends."""
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,9 @@ _TOKENIZER_FILES = (
     *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model"),
     *("chat_template.jinja", "chat_template.json", "generation_config.json"),
 )
+
+# .result.k3_x9q2f, the name that mkdtemp makes, and .result.k3_x9q2f.old.
+_TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}(?P<old>\.old)?")
 
 
 def export_config(
@@ -55,9 +59,10 @@ def atomic_folder(directory: Path, source: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces `directory` atomically when the block ends.
 
     Tokenizer files of `source` are copied in, and all files are synced to disk. An error leaves `directory`
-    unchanged.
+    unchanged. Folders that a killed process has left are removed first, each as large as a model.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(directory)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
         yield partial
@@ -70,6 +75,20 @@ def atomic_folder(directory: Path, source: Path) -> Iterator[Path]:
         _swap_folders(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Delete the temporary folders of earlier exports; a folder that was moved aside and not replaced is
+    moved back.
+    """
+    for path in list(directory.parent.iterdir()):
+        match = _TEMPORARY_NAME.fullmatch(path.name)
+        if match is None or match["name"] != directory.name or not path.is_dir():
+            continue
+        if match["old"] and not directory.exists():
+            path.rename(directory)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _swap_folders(partial: Path, directory: Path) -> None:
