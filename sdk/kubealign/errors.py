@@ -48,6 +48,10 @@ class Unavailable(KubealignError):
     """The server did not respond in time. The request may or may not have been carried out."""
 
 
+class MetricsUnreadable(Unavailable):
+    """A process of the job has stored metrics that cannot be read. The message names the key."""
+
+
 class NotPossible(KubealignError):
     """The request is not possible for this job or in this environment."""
 

@@ -6,27 +6,78 @@ Keys, each after the prefix `kubealign:NAMESPACE:JOB:`
   metrics              stream, an entry a step: {step, fence, json}
   samples              stream: {step, json}
   heartbeat:PROCESS    JSON, expires unless the process refreshes it
+
+Any process of the job, a reward function included, can write these keys: every read is bounded, and what no
+driver writes raises ReadModelUnreadable.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Awaitable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
+from kubealign.bounded_json import BoundedJsonError, parse_bounded_json
 from kubealign.process_settings import RedisAccess
 
 #: Start of a stream: every entry comes after it.
 STREAM_START = "0-0"
+#: Largest entry of a stream, in bytes of JSON. The writer keeps to it.
+MAX_ENTRY_BYTES = 4 * 2**20
+#: Largest heartbeat, in bytes of JSON.
+MAX_HEARTBEAT_BYTES = 16 * 2**10
+#: A page of a stream ends after this many bytes, also before its number of entries is reached.
+MAX_PAGE_BYTES = 8 * 2**20
 _TIMEOUT_SECONDS = 5.0
 _MAX_ENTRIES_PER_STEP = 8
 _PAGE_SIZE = 100
+# Entries of one command: the number doubles while the replies are small.
+_FIRST_BATCH, _MAX_BATCH = 16, 1024
+_MAX_JSON_DEPTH = 16
+_MAX_INTEGER = 2**63 - 1
+_STATUS_FIELDS = (
+    "phase",
+    "step",
+    "max_steps",
+    "fence",
+    "weight_version",
+    "waiting_for",
+    "started_at",
+    "updated_at",
+    "message",
+)
 _NON_FINITE_TEXTS = ("nan", "inf", "-inf")
+
+
+@dataclass(frozen=True)
+class _RawEntry:
+    """Entry of a stream as it is stored, with its key for error messages."""
+
+    key: str
+    entry: str
+    fields: dict[bytes, bytes]
+
+    @property
+    def size(self) -> int:
+        return sum(len(name) + len(value) for name, value in self.fields.items())
+
+    def integer(self, name: bytes) -> int:
+        return _parse_int(_decode(self.fields.get(name)))
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object. Raises ReadModelUnreadable."""
+        return _parse_object(
+            f"entry {self.entry} of {self.key}", self.fields.get(b"json", b"{}"), MAX_ENTRY_BYTES
+        )
 
 
 class ReadModelUnavailable(Exception):
     """Redis did not respond; retry later."""
+
+
+class ReadModelUnreadable(ReadModelUnavailable):
+    """A key of the job has contents that the job's driver does not write. The message names the key."""
 
 
 @dataclass(frozen=True)
@@ -78,21 +129,19 @@ class SampleRecord:
 
 
 class ReadModelClient:
-    """Reads one job's keys. An async context manager; every method raises ReadModelUnavailable."""
+    """Reads one job's keys. An async context manager.
+
+    Every method raises ReadModelUnavailable, and ReadModelUnreadable for a key of another type, an entry
+    that is too large, or one that is not a JSON object.
+    """
 
     def __init__(self, access: RedisAccess) -> None:
-        from redis.asyncio import Redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
+        from kubealign.redis_replies import bounded_redis
 
         self._prefix = access.prefix
-        self._redis: Any = Redis(
-            **access.options,
-            # One retry, for an idle connection that broke; more would keep the caller waiting.
-            retry=Retry(NoBackoff(), 1),
-            decode_responses=True,
-            socket_connect_timeout=_TIMEOUT_SECONDS,
-            socket_timeout=_TIMEOUT_SECONDS,
+        # One retry, for an idle connection that broke; more would keep the caller waiting.
+        self._redis: Any = bounded_redis(
+            MAX_PAGE_BYTES, timeout_seconds=_TIMEOUT_SECONDS, retries=1, **access.options
         )
 
     async def __aenter__(self) -> "ReadModelClient":
@@ -114,22 +163,27 @@ class ReadModelClient:
 
     async def progress(self) -> JobProgress | None:
         """Return the driver's progress; None if nothing was reported yet."""
-        fields: dict[str, str] = await self._execute("hgetall", self._prefix + "status")
+        values = await self._execute("status", "hmget", _STATUS_FIELDS)
+        fields = {
+            name: _decode(value)
+            for name, value in zip(_STATUS_FIELDS, values, strict=True)
+            if value is not None
+        }
         return _parse_progress(fields) if fields else None
 
     async def metrics(self, after: str = STREAM_START, count: int = 1000) -> list[StepMetrics]:
-        """Return the steps after this entry, oldest first."""
-        return _parse_entries(
-            await self._execute("xrange", self._prefix + "metrics", f"({after}", "+", count),
-            _parse_step_metrics,
-        )
+        """Return the steps after this entry, oldest first: at most `count` of them, and no more than fit in
+        MAX_PAGE_BYTES. Only an empty page is the last one.
+        """
+        page = await self._read_page("metrics", "xrange", f"({after}", "+", count)
+        return [_parse_step_metrics(raw) for raw in page]
 
     async def newest_metrics(self) -> StepMetrics | None:
         """Return the metrics of the last step, including its validation metrics."""
-        stream = await self._execute("xrevrange", self._prefix + "metrics", "+", "-", _MAX_ENTRIES_PER_STEP)
-        newest: list[StepMetrics] = _parse_entries(stream, _parse_step_metrics)
-        if not newest:
+        page = await self._read_page("metrics", "xrevrange", "+", "-", _MAX_ENTRIES_PER_STEP)
+        if not page:
             return None
+        newest = [_parse_step_metrics(raw) for raw in page]
         values: dict[str, float] = {}
         for metrics in reversed([m for m in newest if m.step == newest[0].step]):
             values |= metrics.values
@@ -147,7 +201,9 @@ class ReadModelClient:
         step: int | None = None,
         newest: bool = False,
     ) -> list[SampleRecord]:
-        """Return at most `count` samples.
+        """Return at most `count` samples, and no more than fit in MAX_PAGE_BYTES.
+
+        Without `step`, only an empty page is the last one.
 
         Args:
             after: Only samples after this entry.
@@ -156,60 +212,128 @@ class ReadModelClient:
             newest: Return the last samples, newest first, instead of the first ones, oldest first.
         """
         if step is not None:
-            selected = await self._samples_of_step(step, after)
-            return selected[:count] if newest else selected[::-1][:count]
-        if newest:
-            return await self._samples_before("+", after, count)
-        stream = await self._execute("xrange", self._prefix + "samples", f"({after}", "+", count)
-        return _parse_entries(stream, _parse_stream_sample)
+            page = await self._samples_of_step(step, after)
+            page = (page if newest else page[::-1])[:count]
+        elif newest:
+            page = await self._read_page("samples", "xrevrange", "+", f"({after}", count)
+        else:
+            page = await self._read_page("samples", "xrange", f"({after}", "+", count)
+        return [parse_sample(raw.entry, raw.integer(b"step"), raw.document()) for raw in page]
 
-    async def _samples_before(self, end: str, after: str, count: int) -> list[SampleRecord]:
-        """Return samples, newest first."""
-        return _parse_entries(
-            await self._execute("xrevrange", self._prefix + "samples", end, f"({after}", count),
-            _parse_stream_sample,
-        )
+    async def _samples_of_step(self, step: int, after: str) -> list[_RawEntry]:
+        """Return samples of a step, newest first, read from the end to find the step's last attempt first.
 
-    async def _samples_of_step(self, step: int, after: str) -> list[SampleRecord]:
-        """Return samples of a step, newest first, read from the end to find the step's last attempt first."""
-        selected: list[SampleRecord] = []
-        end = "+"
-        while page := await self._samples_before(end, after, _PAGE_SIZE):
-            for sample in page:
-                if sample.step == step:
-                    selected.append(sample)
+        The oldest ones that exceed MAX_PAGE_BYTES are left out.
+        """
+        selected: list[_RawEntry] = []
+        end, size = "+", 0
+        while page := await self._read_page("samples", "xrevrange", end, f"({after}", _PAGE_SIZE):
+            for raw in page:
+                if raw.integer(b"step") == step:
+                    size += raw.size
+                    if selected and size > MAX_PAGE_BYTES:
+                        return selected
+                    selected.append(raw)
                 elif selected:
                     return selected
             end = f"({page[-1].entry}"
         return selected
 
     async def heartbeats(self, processes: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the last heartbeat of each of these processes; silent processes are omitted."""
+        """Return the last heartbeat of each of these processes; silent processes are omitted.
+
+        A heartbeat that cannot be read is {"unreadable": the reason}: it hides those of no other process.
+        """
         if not processes:
             return {}
-        values = await self._execute("mget", [f"{self._prefix}heartbeat:{name}" for name in processes])
+        keys = [f"{self._prefix}heartbeat:{name}" for name in processes]
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                # One byte more than allowed: the reply is bounded, and shows that the value is longer.
+                pipeline.getrange(key, 0, MAX_HEARTBEAT_BYTES)
+            values = await self._call("GETRANGE", pipeline.execute(raise_on_error=False))
         return {
-            name: _parse_object(text)
-            for name, text in zip(processes, values, strict=True)
-            if text is not None
+            name: _parse_heartbeat(key, value)
+            for name, key, value in zip(processes, keys, values, strict=True)
+            if value != b""
         }
 
-    async def _execute(self, command: str, *arguments: Any) -> Any:
-        from redis.exceptions import RedisError
+    async def _read_page(
+        self, stream: str, command: str, first: str, last: str, count: int
+    ) -> list[_RawEntry]:
+        """Return at most `count` entries, and no more than fit in MAX_PAGE_BYTES, in the command's order."""
+        from kubealign.redis_replies import ReplyTooLarge
+
+        page: list[_RawEntry] = []
+        size, batch = 0, _FIRST_BATCH
+        while len(page) < count:
+            batch = min(batch, count - len(page))
+            try:
+                entries = await self._send(stream, command, first, last, batch)
+            except ReplyTooLarge as error:
+                if batch == 1:
+                    reason = f"the entry next to {first} exceeds {MAX_PAGE_BYTES} bytes"
+                    raise ReadModelUnreadable(_unreadable(self._prefix + stream, reason)) from error
+                batch = 1
+                continue
+            for entry, fields in entries:
+                raw = _RawEntry(self._prefix + stream, _decode(entry), fields)
+                size += raw.size
+                if page and size > MAX_PAGE_BYTES:
+                    return page
+                page.append(raw)
+            if len(entries) < batch:
+                break
+            first = f"({page[-1].entry}"
+            batch = min(2 * batch, _MAX_BATCH)
+        return page
+
+    async def _execute(self, name: str, command: str, *arguments: Any) -> Any:
+        """Send a command about one of the job's keys."""
+        from kubealign.redis_replies import ReplyTooLarge
 
         try:
-            return await getattr(self._redis, command)(*arguments)
+            return await self._send(name, command, *arguments)
+        except ReplyTooLarge as error:
+            raise ReadModelUnreadable(_unreadable(self._prefix + name, str(error))) from error
+
+    async def _send(self, name: str, command: str, *arguments: Any) -> Any:
+        """Send a command about one of the job's keys. Raises ReplyTooLarge in addition."""
+        from redis.exceptions import ResponseError
+
+        key = self._prefix + name
+        try:
+            return await self._call(command.upper(), getattr(self._redis, command)(key, *arguments))
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise ReadModelUnavailable(f"Redis refused {command.upper()}: {error}") from error
+            raise ReadModelUnreadable(_unreadable(key, str(error))) from error
+
+    async def _call(self, command: str, call: Awaitable[Any]) -> Any:
+        """Await a call. Raises ReplyTooLarge and ResponseError, an answer of Redis, in addition."""
+        from redis.exceptions import RedisError, ResponseError
+
+        from kubealign.redis_replies import ReplyTooLarge
+
+        try:
+            return await call
+        except (ReplyTooLarge, ResponseError):
+            raise
         except (RedisError, OSError, TimeoutError) as error:
-            raise ReadModelUnavailable(f"Redis did not answer {command.upper()}: {error}") from error
+            raise ReadModelUnavailable(f"Redis did not answer {command}: {error}") from error
+
+
+def _unreadable(key: str, reason: str) -> str:
+    return f"the key {key} cannot be read: {reason}. A process of the job has written it"
 
 
 def _parse_progress(fields: dict[str, str]) -> JobProgress:
     return JobProgress(
         phase=fields.get("phase", ""),
-        step=int(_parse_float(fields.get("step"))),
-        max_steps=int(_parse_float(fields.get("max_steps"))),
-        fence=int(_parse_float(fields.get("fence"))),
-        weight_version=int(_parse_float(fields.get("weight_version"))),
+        step=_parse_int(fields.get("step")),
+        max_steps=_parse_int(fields.get("max_steps")),
+        fence=_parse_int(fields.get("fence")),
+        weight_version=_parse_int(fields.get("weight_version")),
         waiting_for=fields.get("waiting_for", ""),
         started_at=_parse_float(fields.get("started_at")),
         updated_at=_parse_float(fields.get("updated_at")),
@@ -217,26 +341,19 @@ def _parse_progress(fields: dict[str, str]) -> JobProgress:
     )
 
 
-def _parse_step_metrics(entry: str, fields: dict[str, str]) -> StepMetrics:
+def _parse_step_metrics(raw: _RawEntry) -> StepMetrics:
     values = {
-        name: number
-        for name, value in _parse_object(fields.get("json", "{}")).items()
-        if (number := parse_number(value)) is not None
+        name: number for name, value in raw.document().items() if (number := parse_number(value)) is not None
     }
-    return StepMetrics(
-        entry, int(_parse_float(fields.get("step"))), int(_parse_float(fields.get("fence"))), values
-    )
-
-
-def _parse_stream_sample(entry: str, fields: dict[str, str]) -> SampleRecord:
-    return parse_sample(entry, int(_parse_float(fields.get("step"))), _parse_object(fields.get("json", "{}")))
+    return StepMetrics(raw.entry, raw.integer(b"step"), raw.integer(b"fence"), values)
 
 
 def parse_sample(entry: str, step: int, document: Mapping[str, Any]) -> SampleRecord:
     """Parse a sample that the driver wrote as a JSON object, to Redis or to samples.jsonl of the run
-    directory.
+    directory. A value of another type than the driver's counts as absent.
     """
     tokens = document.get("tokens")
+    rewards = document.get("rewards")
     values = document.get("token_values")
     return SampleRecord(
         entry=entry,
@@ -246,10 +363,10 @@ def parse_sample(entry: str, step: int, document: Mapping[str, Any]) -> SampleRe
         reward=parse_number(document.get("reward")),
         rewards={
             name: number
-            for name, value in (document.get("rewards") or {}).items()
+            for name, value in (rewards if isinstance(rewards, dict) else {}).items()
             if (number := parse_number(value)) is not None or value is None
         },
-        weight_version=int(document.get("weight_version") or 0),
+        weight_version=_to_int(parse_number(document.get("weight_version"))),
         truncated=bool(document.get("truncated", False)),
         group_id=str(document.get("group_id", "")),
         purpose=str(document.get("purpose", "")),
@@ -271,21 +388,42 @@ def parse_number(value: Any) -> float | None:
     return float(value) if number or value in _NON_FINITE_TEXTS else None
 
 
-def _parse_entries(stream: list[tuple[str, dict[str, str]]], read: Any) -> list[Any]:
-    return [read(entry, fields) for entry, fields in stream]
-
-
-def _parse_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; empty for invalid text, so that corrupt telemetry does not fail its reader."""
+def _parse_heartbeat(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, bytes):
+        return {"unreadable": str(value)}
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        return _parse_object(key, value, MAX_HEARTBEAT_BYTES)
+    except ReadModelUnreadable as error:
+        return {"unreadable": str(error)}
+
+
+def _parse_object(key: str, data: bytes, max_bytes: int) -> dict[str, Any]:
+    try:
+        value = parse_bounded_json(data, max_bytes, _MAX_JSON_DEPTH)
+    except BoundedJsonError as error:
+        raise ReadModelUnreadable(_unreadable(key, str(error))) from error
+    if not isinstance(value, dict):
+        raise ReadModelUnreadable(_unreadable(key, f"{type(value).__name__} is not a JSON object"))
+    return value
+
+
+def _decode(data: bytes | None) -> str:
+    return (data or b"").decode(errors="replace")
+
+
+def _parse_int(text: str | None) -> int:
+    return _to_int(_parse_float(text))
+
+
+def _to_int(number: float | None) -> int:
+    """Return the integer; 0, unknown, for a number that no counter reaches."""
+    return int(number) if number is not None and abs(number) <= _MAX_INTEGER else 0
 
 
 def _parse_float(text: str | None) -> float:
+    """Return the finite number; 0, unknown, for any other text."""
     try:
-        return float(text or 0)
+        number = float(text or 0)
     except ValueError:
         return 0.0
+    return number if math.isfinite(number) else 0.0

@@ -41,8 +41,7 @@ class RecentSteps:
             if job_steps.after != after:
                 # A concurrent request has read the same page.
                 continue
-            job_steps.steps.extend(page)
-            if page:
-                job_steps.after = page[-1].entry
-            if len(page) < _PAGE_SIZE:
+            if not page:
                 return list(job_steps.steps)
+            job_steps.steps.extend(page)
+            job_steps.after = page[-1].entry

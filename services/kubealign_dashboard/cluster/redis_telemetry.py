@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kubealign.client.records import JobRef
-from kubealign.errors import Unavailable
+from kubealign.errors import MetricsUnreadable, Unavailable
 from kubealign.process_settings import RedisAccess
 from kubealign.read_model import (
     STREAM_START,
     ReadModelClient,
     ReadModelUnavailable,
+    ReadModelUnreadable,
     SampleRecord,
     StepMetrics,
 )
@@ -18,7 +19,11 @@ Result = TypeVar("Result")
 
 
 class RedisTelemetry:
-    """Reads metrics from Redis. Every method raises Unavailable while Redis is unavailable."""
+    """Reads metrics from Redis.
+
+    Every method raises Unavailable while Redis is unavailable, and MetricsUnreadable for a job that has
+    stored what cannot be read.
+    """
 
     def __init__(self, access: RedisAccess) -> None:
         self._model = ReadModelClient(access)
@@ -78,6 +83,8 @@ class NoTelemetry:
 async def _translate_errors(call: Awaitable[Result]) -> Result:
     try:
         return await call
+    except ReadModelUnreadable as error:
+        raise MetricsUnreadable(f"the job's metrics cannot be read: {error}") from error
     except ReadModelUnavailable as error:
         raise Unavailable(
             f"the platform's Redis is unavailable, and the job's metrics with it: {error}"

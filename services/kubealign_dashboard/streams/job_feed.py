@@ -98,11 +98,11 @@ async def iter_pages(
     """Yield pages of entries after this one, up to now."""
     while True:
         items = await _page(reader, ref, kind, after)
-        if items:
-            yield items
-            after = items[-1]["entry"]
-        if len(items) < PAGE_SIZES[kind]:
+        # A page of large entries is shorter than its limit: only an empty page is the last one.
+        if not items:
             return
+        yield items
+        after = items[-1]["entry"]
 
 
 async def _page(reader: JobBackend, ref: JobRef, kind: str, after: str) -> list[dict[str, Any]]:

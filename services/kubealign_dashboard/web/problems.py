@@ -28,6 +28,7 @@ _STATUS: dict[type[errors.KubealignError], int] = {
     errors.JobInvalid: 422,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
+    errors.MetricsUnreadable: 502,
     errors.Unavailable: 503,
 }
 

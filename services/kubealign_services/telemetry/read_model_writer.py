@@ -29,6 +29,7 @@ from redis.exceptions import RedisError
 
 from kubealign.backoff import Backoff
 from kubealign.process_settings import RedisAccess
+from kubealign.read_model import MAX_ENTRY_BYTES
 from kubealign_services.telemetry.json_values import to_json
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ _QUEUE_ENTRIES, _QUEUE_CHARACTERS = 10_000, 32 * 2**20
 _BATCH_ENTRIES, _BATCH_CHARACTERS = 500, 4 * 2**20
 _SOCKET_TIMEOUT_SECONDS = 5.0
 _CANCEL_RETRY_SECONDS = 0.2
+#: Characters of prompt and response that remain of a sample that exceeds MAX_ENTRY_BYTES.
+_SHORT_TEXT = 2**18
 _INITIAL_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.1, 5.0
 
 
@@ -113,6 +116,8 @@ class ReadModelWriter:
         for each token).
         """
         text = to_json(dict(sample))
+        if len(text.encode(errors="replace")) > MAX_ENTRY_BYTES:
+            text = to_json(_shorten(sample))
         max_entries = min(MAX_SAMPLES, max(1, MAX_SAMPLES_BYTES // len(text)))
         self._append("samples", max_entries, {"step": str(step), "json": text})
 
@@ -159,6 +164,9 @@ class ReadModelWriter:
             # Retries are made by the loop in _write_loop.
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
+            # Send no HELLO and no CLIENT SETINFO: the job's user may send WRITER_COMMANDS only.
+            protocol=2,
+            driver_info=None,
         )
 
     async def _write_loop(self) -> None:
@@ -216,3 +224,9 @@ class ReadModelWriter:
         # Events dropped meanwhile were the oldest, so they were among the sent ones.
         for _ in range(len(events) - (self.dropped - dropped)):
             unsent.popleft()
+
+
+def _shorten(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sample without its tokens, and with the beginnings of its texts."""
+    texts = {name: value[:_SHORT_TEXT] for name, value in sample.items() if isinstance(value, str)}
+    return {**sample, **texts, "tokens": [], "token_values": {}}

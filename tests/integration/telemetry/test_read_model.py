@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis as AdminClient
 
 from kubealign import read_model as reading
 from kubealign.local.servers.redis import LocalRedisServer
@@ -165,7 +166,8 @@ async def test_samples_are_capped_and_heartbeats_expire(redis: Redis) -> None:
         assert samples[0].step == MAX_SAMPLES + 1499
         # Redis trims whole nodes of up to 100 entries.
         assert MAX_SAMPLES <= len(samples) <= MAX_SAMPLES + 200
-        left = await reader._redis.ttl(redis.access.prefix + "heartbeat:driver")
+    async with AdminClient(port=redis.access.port, username="admin", password="admin-secret") as admin:
+        left = await admin.ttl(redis.access.prefix + "heartbeat:driver")
         assert 0 < left <= 15
 
 

@@ -53,6 +53,8 @@ def _message(process: ProcessRecord) -> str:
         notes.append(f"no heartbeat for {format_duration(silent)}")
     if process.message:
         notes.append(process.message)
+    if says.get("unreadable"):
+        notes.append(str(says["unreadable"]))
     if says.get("quarantined") is True:
         notes.append("quarantined: its last refit failed")
     if says.get("last_error"):

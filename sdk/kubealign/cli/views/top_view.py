@@ -57,13 +57,10 @@ class TopState:
         self.record = await backend.get(ref)
         self.processes = await backend.processes(ref)
         try:
-            while True:
-                page = await backend.metrics(ref, self._after, _PAGE_SIZE)
+            while page := await backend.metrics(ref, self._after, _PAGE_SIZE):
                 # Validation entries are not steps.
                 self.recent.extend(m for m in page if "seconds/step" in m.values)
-                self._after = page[-1].entry if page else self._after
-                if len(page) < _PAGE_SIZE:
-                    break
+                self._after = page[-1].entry
             self.metrics_error = ""
         except (Forbidden, Unauthenticated, Unavailable) as error:
             self.metrics_error = str(error)

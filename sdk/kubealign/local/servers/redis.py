@@ -10,6 +10,7 @@ from pathlib import Path
 from kubealign.local.errors import RunRefused
 from kubealign.local.processes.ports import LOOPBACK
 from kubealign.process_settings import RedisAccess
+from kubealign.redis_acl import READER_COMMANDS, WRITER_COMMANDS, command_rules, prefix_pattern
 
 USER = "job"
 
@@ -34,12 +35,13 @@ class LocalRedisServer:
 
     @property
     def configuration(self) -> str:
-        """Contents of redis.conf: no default user; the job's user is limited to the job's keys.
+        """Contents of redis.conf: no default user; the job's user is limited to the job's keys, and to the
+        commands of the processes that write them and of the display that reads them.
 
         See https://redis.io/docs/management/security/acl. Passwords are stored as SHA-256 only.
         """
-        keys = _quote(f"~{_escape_glob(self.prefix)}*")
-        channels = _quote(f"&{_escape_glob(self.prefix)}*")
+        keys = _quote(f"~{prefix_pattern(self.prefix)}")
+        commands = " ".join(command_rules(*WRITER_COMMANDS, *READER_COMMANDS))
         return f"""\
 bind {LOOPBACK}
 port {self.port}
@@ -49,7 +51,7 @@ appendfsync everysec
 save ""
 user default off
 user admin on #{_digest(self.admin_password)} ~* &* +@all
-user {USER} on #{_digest(self.password)} {keys} resetchannels {channels} +@all -@admin -@dangerous
+user {USER} on #{_digest(self.password)} {keys} resetchannels {commands}
 """
 
     def command(self) -> list[str]:
@@ -100,11 +102,6 @@ def find_redis_program() -> Path:
 
 def _digest(password: str) -> str:
     return hashlib.sha256(password.encode()).hexdigest()
-
-
-def _escape_glob(text: str) -> str:
-    """Escape the text as a Redis glob that matches this text only."""
-    return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)
 
 
 def _quote(text: str) -> str:
