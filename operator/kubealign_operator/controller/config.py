@@ -40,6 +40,16 @@ class PlatformConfig(_Section):
         return Platform(**self.model_dump())
 
 
+class RedisQuota(_Section):
+    """What one job may store in Redis before its metrics there are removed."""
+
+    max_keys: int = Field(10_000, ge=1, description="Keys of a job: three, and one for each process.")
+    max_bytes: int = Field(
+        128 * 2**20, ge=2**20, description="Memory of a job's keys: some KiB a step, and 16 MiB of samples."
+    )
+    interval_seconds: float = Field(60.0, ge=1, description="Seconds between two checks.")
+
+
 class RedisConfig(_Section):
     """Access of the operator to Redis, with a user that may create users."""
 
@@ -49,6 +59,7 @@ class RedisConfig(_Section):
     ca_file: Path | None = Field(None, description="PEM; null: the image's trusted certificates.")
     user: str = "default"
     password_file: Path | None = Field(None, description="Read at each connection; null: no password.")
+    quota: RedisQuota = RedisQuota()
 
 
 class LeaderElectionConfig(_Section):

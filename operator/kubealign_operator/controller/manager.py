@@ -10,6 +10,7 @@ from kubealign.kube.connections import Connections
 from kubealign.kube.reflector import Reflector, ReflectorOptions, Scope
 from kubealign.kube.resources import JOBS, PODS
 from kubealign.roles import Process
+from kubealign_operator.controller.background import run_supervised
 from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.executor import PlanExecutor
 from kubealign_operator.controller.kube.connection import operator_api
@@ -17,6 +18,7 @@ from kubealign_operator.controller.kube.events import EventRecorder
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.progress import NoProgress, ProgressReader
+from kubealign_operator.controller.platform_redis.quota import RedisQuotaGuard
 from kubealign_operator.controller.platform_redis.server import PlatformRedis
 from kubealign_operator.controller.platform_redis.users import RedisUserSync
 from kubealign_operator.controller.reconciler import Reconciler
@@ -64,9 +66,13 @@ class OperatorManager:
         self._recorder = EventRecorder(self._api, metrics, instance)
         self._redis = PlatformRedis(config.redis) if config.redis is not None else None
         self._users: RedisUserSync | None = None
+        self._quota_guard: RedisQuotaGuard | None = None
         progress: ProgressReader | NoProgress = NoProgress()
-        if self._redis is not None:
+        if config.redis is not None and self._redis is not None:
             self._users = RedisUserSync(self._redis, self._api, jobs, metrics, config.namespaces)
+            self._quota_guard = RedisQuotaGuard(
+                self._redis, jobs, self._users, self._recorder.record, config.redis.quota
+            )
             progress = ProgressReader(self._redis, jobs, self._queue.add, config.progress_seconds)
         owned_objects = OwnedObjects(self._api, config.resync_seconds)
         self._state = ClusterState(jobs, pods, owned_objects, CreateErrors(), progress)
@@ -102,14 +108,19 @@ class OperatorManager:
             raise SyncTimeout(f"waited {_SYNC_SECONDS:g} s for the first lists of jobs and pods") from error
 
     def workers(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield the coroutines that reconcile; start them once the caches are synced."""
+        """Yield the coroutines that reconcile; start them once the caches are synced.
+
+        Jobs write what they like to Redis: what reads it is supervised, so that it cannot end the operator.
+        """
         for _ in range(self._config.workers):
             yield self._reconciler.run_worker()
         yield self._recorder.run()
         yield self._resync_all()
-        yield self._state.progress.run()
+        yield run_supervised("redis-progress", self._state.progress.run, self._metrics)
         if self._users is not None:
-            yield self._users.run()
+            yield run_supervised("redis-users", self._users.run, self._metrics)
+        if self._quota_guard is not None:
+            yield run_supervised("redis-quota", self._quota_guard.run, self._metrics)
 
     async def aclose(self) -> None:
         if self._redis is not None:

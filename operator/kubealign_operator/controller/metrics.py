@@ -57,6 +57,12 @@ class OperatorMetrics:
             ("resource",),
             registry=self._registry,
         )
+        self._background_failures = Counter(
+            "kubealign_operator_background_failures",
+            "Failures of the tasks that do not end the operator, by task.",
+            ("task",),
+            registry=self._registry,
+        )
         self._events_dropped = Counter(
             "kubealign_operator_events_dropped",
             "Kubernetes events that were dropped.",
@@ -82,6 +88,9 @@ class OperatorMetrics:
 
     def record_list(self, resource: str) -> None:
         self._relists.labels(resource).inc()
+
+    def record_background_failure(self, task: str) -> None:
+        self._background_failures.labels(task).inc()
 
     def record_dropped_event(self) -> None:
         self._events_dropped.inc()

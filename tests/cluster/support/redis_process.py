@@ -21,7 +21,8 @@ _READY_SECONDS = 20.0
 class RedisProcess:
     """A context manager that runs Redis. A restart loses all keys and users."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: Path | None = None) -> None:
+        """Create the server, which is not started; `program`: None: the bundled one."""
         self.port = free_port()
         self.password = secrets.token_hex(16)
         self.password_file = folder / "redis-password"
@@ -32,7 +33,9 @@ class RedisProcess:
             f'bind 127.0.0.1\nport {self.port}\ndir {folder}\nsave ""\nuser default off\n'
             f"user admin on #{digest} ~* &* +@all\n"
         )
-        self.daemon = Daemon("redis-server", [find_redis_program(), configuration], folder / "redis.log")
+        self.daemon = Daemon(
+            "redis-server", [program or find_redis_program(), configuration], folder / "redis.log"
+        )
 
     @property
     def config(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from kubealign_operator import names
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
-from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable, job_of_key
+from kubealign_operator.controller.platform_redis.replies import RedisUser, job_of_key
+from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable
 from kubealign_operator.controller.state.cache import JobStore
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class RedisUserSync:
         self._issued: dict[str, tuple[JobKey, str]] = {}
         #: Jobs that may have keys; None: not read from Redis yet.
         self._jobs_with_keys: set[JobKey] | None = None
+        #: uids of jobs whose users were removed for good.
+        self._suspended: set[str] = set()
         self._wake = asyncio.Event()
         self._is_unavailable = False
 
@@ -52,6 +55,15 @@ class RedisUserSync:
         """Record that the credentials of this job have just been created."""
         self._issued[uid] = (key, password)
         self._wake.set()
+
+    async def suspend_user(self, uid: str) -> None:
+        """Remove the user of a job, and do not restore it while this process lives.
+
+        Raises:
+            RedisUnavailable: Redis does not answer.
+        """
+        self._suspended.add(uid)
+        await self._redis.remove_user(names.redis_user(uid))
 
     async def run(self) -> None:
         """Reconcile until cancelled. The jobs must have been listed before."""
@@ -87,10 +99,12 @@ class RedisUserSync:
             for key, job in self._jobs.items()
             if job.phase not in _FINAL
         }
+        self._suspended &= {uid for _, uid in active.values()}
         for user, (key, uid) in active.items():
-            if user not in present:
+            # The users of an earlier version may send more commands.
+            if uid not in self._suspended and not (user in present and present[user].has_current_rules):
                 await self._restore_user(key, uid)
-        await self._remove_stale_users({user: keys for user, keys in present.items() if user not in active})
+        await self._remove_stale_users({name: user for name, user in present.items() if name not in active})
         await self._remove_orphaned_keys()
 
     async def _pause(self) -> None:
@@ -122,12 +136,12 @@ class RedisUserSync:
         prefix = names.redis_prefix(key.namespace, key.name)
         await self._redis.create_user(names.redis_user(uid), password, prefix)
 
-    async def _remove_stale_users(self, stale: dict[str, str]) -> None:
+    async def _remove_stale_users(self, stale: dict[str, RedisUser]) -> None:
         """Delete the users of finished jobs."""
-        for user, pattern in stale.items():
-            key = _job_of_user(user, pattern)
+        for name, user in stale.items():
+            key = _job_of_user(name, user.pattern)
             if key is not None and self._is_ours(key):
-                await self._redis.remove_user(user)
+                await self._redis.remove_user(name)
 
     async def _remove_orphaned_keys(self) -> None:
         """Delete the keys of deleted jobs without a successor of the same name.
