@@ -1,8 +1,13 @@
 """Logins and ACLs of a real Redis server with the chart's configuration."""
 
 import base64
+import os
+import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -15,8 +20,9 @@ from cluster.support.daemon import Daemon
 from cluster.support.helm import Helm, of_kind
 from cluster.support.platform import redis_with_tls
 from cluster.support.programs import find
-from kubealign.local.servers.redis import find_redis_program
+from kubealign.redis_acl import READER_COMMANDS, command_rules
 from support.free_address import free_port
+from support.redis_programs import redis_7
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 
@@ -50,10 +56,25 @@ class Server:
         text = text.replace("dir /data", f"dir {data}").replace("port 6379", f"port {self.port}")
         file = folder / "redis.conf"
         file.write_text(text)
-        program = find_redis_program() if self.ca is None else redis_with_tls()
+        program = redis_7() if self.ca is None else redis_with_tls()
         if program is None:
             pytest.skip("no redis-server with TLS on PATH; the wheel's has none")
         self.daemon = Daemon("redis", [program, file], folder / "redis.log")
+        [pod] = [item for item in of_kind(objects, "StatefulSet") if "redis" in item["metadata"]["name"]]
+        [container] = pod["spec"]["template"]["spec"]["containers"]
+        self._probe = [
+            str(secrets / "ca.crt") if part == "/etc/redis-secrets/ca.crt" else part
+            for part in container["livenessProbe"]["exec"]["command"]
+        ]
+        [variable] = container["env"]
+        self._probe_password = self.passwords[variable["valueFrom"]["secretKeyRef"]["key"]]
+
+    def probe(self) -> int:
+        """Run the command of the pod's probes against this server, and return its exit code."""
+        # The pod's port is the default one.
+        command = [*self._probe[:-1], "-p", str(self.port), self._probe[-1]]
+        environment = os.environ | {"REDISCLI_AUTH": self._probe_password}
+        return subprocess.run(command, env=environment, timeout=_READY_SECONDS, check=False).returncode
 
     def client(self, user: str | None, password: str | None = None) -> Redis:
         login_password = password or (self.passwords[f"{user}-password"] if user else None)
@@ -109,16 +130,52 @@ def test_the_operator_makes_a_user_for_a_job_and_reads_its_keys(server: Server) 
 
 
 def test_the_dashboard_reads_what_is_shown_and_changes_nothing(server: Server) -> None:
-    server.client("operator").set("kubealign:ns:job:status", "here")
+    """Check the rules that tests/integration/operator/test_redis_acl.py tries command by command."""
+    server.client("operator").hset("kubealign:ns:job:status", "step", "3")
     dashboard = server.client("dashboard")
-    assert dashboard.get("kubealign:ns:job:status") == b"here"
-    assert list(dashboard.scan_iter("kubealign:*")) == [b"kubealign:ns:job:status"]
+    assert dashboard.hmget("kubealign:ns:job:status", "step") == [b"3"]
+    rules: Any = server.client("operator").acl_getuser("dashboard")
+    assert set(rules["commands"]) == set(command_rules(*READER_COMMANDS)) - {"-@all"}
+    assert (rules["keys"], rules["channels"]) == (["~kubealign:*"], [])
     for refused in (
         lambda: dashboard.set("kubealign:ns:job:status", "gone"),
-        lambda: dashboard.get("something:else"),
+        lambda: dashboard.hmget("something:else", "step"),
+        lambda: list(dashboard.scan_iter("kubealign:*")),
+        lambda: dashboard.eval("return 1", 0),
         lambda: dashboard.acl_setuser("mine", enabled=True, nopass=True),
         lambda: dashboard.flushall(),
         lambda: dashboard.publish("kubealign:ns:job:status", "false"),
     ):
         with pytest.raises(NoPermissionError):
             refused()
+
+
+def test_the_probes_see_a_server_that_answers_nobody(server: Server) -> None:
+    """Check the command of the probes: it succeeds, and fails while a script stops the server."""
+    assert server.probe() == 0
+    operator = server.client("operator")
+    operator.config_set("busy-reply-threshold", "100")
+    script = threading.Thread(target=_run_endless_script, args=(server,))
+    script.start()
+    try:
+        server.daemon.wait_until(lambda: server.probe() != 0, "a probe that fails", _READY_SECONDS)
+    finally:
+        server.client("operator").script_kill()
+        script.join(timeout=_READY_SECONDS)
+    assert server.probe() == 0
+    with pytest.raises(NoPermissionError):
+        server.client("probe").hmget("kubealign:ns:job:status", "step")
+
+
+def _run_endless_script(server: Server) -> None:
+    with suppress(RedisError):
+        server.client("operator").eval("while true do end", 0)
+
+
+def test_one_argument_and_all_connections_are_bounded(server: Server) -> None:
+    operator = server.client("operator")
+    with suppress(RedisError, OSError):
+        operator.set("kubealign:ns:job:large", b"x" * (9 * 2**20))
+    assert server.client("operator").exists("kubealign:ns:job:large") == 0
+    settings = server.client("operator").config_get("maxmemory*")
+    assert (settings["maxmemory"], settings["maxmemory-clients"]) == (str(256 * 2**20), str(64 * 2**20))

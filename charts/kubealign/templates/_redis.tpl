@@ -30,6 +30,37 @@
 {{- end }}
 {{- end }}
 
+{{/* Rules of the dashboard's user: READER_COMMANDS of sdk/kubealign/redis_acl.py. */}}
+{{- define "kubealign.redis.dashboardRules" -}}
+~kubealign:* resetchannels -@all +ping +hmget +getrange +xrange +xrevrange
+{{- end }}
+
+{{- define "kubealign.redis.probeRules" -}}
+resetkeys resetchannels -@all +ping
+{{- end }}
+
+{{/* The probes' user: a Secret of your own need not have one. */}}
+{{- define "kubealign.redis.probeUser" -}}
+{{ ternary "probe" "dashboard" (empty .Values.redis.existingSecret) }}
+{{- end }}
+
+{{/* Action of the probes. A server that is busy with a script or is still loading does not answer PONG. */}}
+{{- define "kubealign.redis.probe" -}}
+{{- $redis := .Values.redis.embedded }}
+{{- if $redis.cli }}
+{{- $tls := ternary (list "--tls" "--cacert" "/etc/redis-secrets/ca.crt") list $redis.tls }}
+exec:
+  command: [sh, -c, 'test "$("$@")" = PONG', sh
+    {{- range concat $redis.cli $tls (list "-h" "127.0.0.1" "--no-auth-warning" "--user" (include "kubealign.redis.probeUser" .) "ping") -}}
+    , {{ . | quote }}
+    {{- end -}}
+    ]
+timeoutSeconds: 5
+{{- else }}
+tcpSocket: {port: redis}
+{{- end }}
+{{- end }}
+
 {{- define "kubealign.redis.secret" -}}
 {{ default (include "kubealign.redis.name" .) .Values.redis.existingSecret }}
 {{- end }}

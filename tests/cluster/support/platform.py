@@ -45,6 +45,7 @@ def platform_values() -> dict[str, Any]:
 
     Dashboard, Redis and the pods of jobs run this machine's programs."""
     redis = redis_with_tls()
+    program = path_in_containers(redis or find_redis_program())
     return {
         "operator": {"image": _image(OPERATOR)},
         "jobs": {"image": _image(HOST_BIND)},
@@ -52,7 +53,10 @@ def platform_values() -> dict[str, Any]:
         "redis": {
             "embedded": {
                 "image": _image(HOST_BIND),
-                "command": [str(path_in_containers(redis or find_redis_program()))],
+                "command": [str(program)],
+                "cli": [str(program.with_name("redis-cli"))],
+                # The bundled server is older than Redis 7.
+                "maxMemoryClients": "64mb" if redis is not None else "",
                 "tls": redis is not None,
                 "persistence": {"enabled": False},
             }

@@ -26,6 +26,10 @@ redis:
   tls: {{ include "kubealign.redis.tls" . }}
   user: {{ include "kubealign.redis.user" . | quote }}
   passwordFile: /etc/kubealign-operator/redis/password
+  quota:
+    maxKeys: {{ int64 .Values.redis.quota.maxKeys }}
+    maxBytes: {{ int64 .Values.redis.quota.maxBytes }}
+    intervalSeconds: {{ .Values.redis.quota.intervalSeconds }}
   {{- if include "kubealign.redis.caSecret" . }}
   caFile: /etc/kubealign-operator/redis-ca/ca.crt
   {{- end }}

@@ -85,7 +85,7 @@ class PlatformRedis:
             except ResponseError as error:
                 if "syntax error" not in str(error).lower():
                     raise RedisUnavailable(f"ACL SETUSER: {error}") from error
-            log.warning("Redis is older than 7: the users of jobs may also read their own keys")
+            log.warning("Redis is older than 7: a job's user may also read its own strings (SET with GET)")
             self._has_write_only_keys = False
         await self._execute("ACL SETUSER", user, *credentials, f"~{pattern}", *commands)
 
