@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubealign.client.backends.base import JobBackend
+from kubealign.client.errors import MetricsUnreadable
 from kubealign.client.records import JobRecord, JobRef
 from kubealign_dashboard.api import serializers
 from kubealign_dashboard.streams.cursor import StreamCursor
@@ -39,6 +40,8 @@ class JobFeed(ChangeFeed[ServerSentEvent]):
         #: Position of the journal's last events.
         self.cursor = cursor
         self.processes: list[dict[str, Any]] | None = None
+        #: Kind of entries that cannot be read -> the reason.
+        self.unreadable: dict[str, str] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -67,13 +70,29 @@ class JobFeed(ChangeFeed[ServerSentEvent]):
             self._changed.clear()
             is_finished = self.record.phase is not None and self.record.phase.is_final
             for kind in KINDS:
-                async for items in iter_pages(self._reader, self.ref, kind, self.cursor.entry(kind)):
-                    self.cursor = self.cursor.advanced(kind, items[-1]["entry"])
-                    self.journal.append(ServerSentEvent.with_items(kind, items))
-            if is_finished:
+                reason = ""
+                try:
+                    async for items in iter_pages(self._reader, self.ref, kind, self.cursor.entry(kind)):
+                        # Before the entries: streams end with it, and read what they lack.
+                        self._set_unreadable(kind, "")
+                        self.cursor = self.cursor.advanced(kind, items[-1]["entry"])
+                        self.journal.append(ServerSentEvent.with_items(kind, items))
+                except MetricsUnreadable as error:
+                    # One kind does not stop the other, nor the changes of the job.
+                    reason = str(error)
+                self._set_unreadable(kind, reason)
+            if is_finished or self.unreadable:
                 await self._wait_for_change(self._poll_intervals.finished)
             else:
                 await asyncio.sleep(self._poll_intervals.metrics)
+
+    def _set_unreadable(self, kind: str, reason: str) -> None:
+        """Report that entries of this kind cannot be read, or, with an empty reason, that they can again."""
+        if reason != self.unreadable.get(kind, ""):
+            self.unreadable[kind] = reason
+            self.journal.append(unreadable_event(kind, reason))
+        if not reason:
+            self.unreadable.pop(kind, None)
 
     async def _poll_processes(self) -> None:
         while True:
@@ -90,6 +109,14 @@ class JobFeed(ChangeFeed[ServerSentEvent]):
                 await self._changed.wait()
         except TimeoutError:
             return
+
+
+def unreadable_event(kind: str, reason: str) -> ServerSentEvent:
+    return ServerSentEvent.encode("unreadable", {"kind": kind, "reason": reason})
+
+
+#: The events after which a stream ends: its reader may lack entries, and resumes with its last id.
+READABLE_AGAIN = tuple(unreadable_event(kind, "") for kind in KINDS)
 
 
 async def iter_pages(

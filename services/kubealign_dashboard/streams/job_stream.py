@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator
 
 from kubealign.client.backends.base import JobBackend
+from kubealign.client.errors import MetricsUnreadable
 from kubealign.client.records import JobRecord
 from kubealign_dashboard.api import serializers
 from kubealign_dashboard.streams.cursor import StreamCursor, stream_id_sort_key
 from kubealign_dashboard.streams.hub import Hub
-from kubealign_dashboard.streams.job_feed import KINDS, JobFeed, iter_pages
+from kubealign_dashboard.streams.job_feed import KINDS, READABLE_AGAIN, JobFeed, iter_pages, unreadable_event
 from kubealign_dashboard.streams.journal import ReaderFellBehind
 from kubealign_dashboard.streams.server_sent_event import RETRY, ServerSentEvent
 
@@ -17,8 +18,8 @@ async def job_stream(
 ) -> AsyncIterator[bytes]:
     """Yield the frames of a job's stream.
 
-    Ends when the job is deleted, the service shuts down, or the reader is too slow; it then reconnects
-    with its last id.
+    Ends when the job is deleted, the service shuts down, the reader is too slow, or entries can be read
+    again that could not; it then reconnects with its last id.
 
     Args:
         processes: Include the processes.
@@ -46,9 +47,12 @@ class _JobStream:
     async def catch_up(self) -> AsyncIterator[bytes]:
         """Read past entries for this reader alone, as fast as it consumes them."""
         for kind in KINDS:
-            async for items in iter_pages(self._reader, self._record.ref, kind, self.cursor.entry(kind)):
-                self.cursor = self.cursor.advanced(kind, items[-1]["entry"])
-                yield self.frame(ServerSentEvent.with_items(kind, items))
+            try:
+                async for items in iter_pages(self._reader, self._record.ref, kind, self.cursor.entry(kind)):
+                    self.cursor = self.cursor.advanced(kind, items[-1]["entry"])
+                    yield self.frame(ServerSentEvent.with_items(kind, items))
+            except MetricsUnreadable as error:
+                yield self.frame(unreadable_event(kind, str(error)))
 
     async def follow(self, feed: JobFeed) -> AsyncIterator[bytes]:
         # No await between these two: later events are in the journal.
@@ -68,6 +72,8 @@ class _JobStream:
                 unseen = self._filter_seen(event)
                 if unseen is not None:
                     yield self.frame(unseen)
+                if event in READABLE_AGAIN:
+                    return
         except ReaderFellBehind:
             return
 

@@ -23,8 +23,8 @@ _NAMESPACE = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _EVENT_FORMAT = StreamFormat(EVENT_STREAM, KEEP_ALIVE)
 _JOB_EVENTS = stream_response(
     EVENT_STREAM,
-    "`job`: the job; `metrics`, `samples`, `roles`: {items}; `gone`: {}.",
-    sse_schema("job", "metrics", "samples", "roles", "gone"),
+    "`job`: the job; `metrics`, `samples`, `roles`: {items}; `unreadable`: {kind, reason}; `gone`: {}.",
+    sse_schema("job", "metrics", "samples", "roles", "unreadable", "gone"),
     {"event": "metrics", "id": "1763740800000-0,0-0", "data": '{"items":[]}'},
 )
 _LIST_EVENTS = stream_response(
@@ -65,7 +65,8 @@ async def job(
 
     An event's id is METRICS,SAMPLES: the last entries that were sent. A stream that is resumed with it
     loses and repeats nothing. Without an id the stream begins with the first entry that is kept. Samples
-    are sent without their tokens. `gone` is the last event.
+    are sent without their tokens. `unreadable`: entries of this kind cannot be read, for this reason; an
+    empty reason: they can again. `gone` is the last event.
     """
     record = await context.reader.get(context.ref)
     cursor = _parse_cursor(last_event_header or last_event_id)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign.client.errors import Unavailable
+from kubealign.client.errors import MetricsUnreadable, Unavailable
 from kubealign.client.records import JobRecord, JobRef, ProcessRecord, ProcessState
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign_dashboard.streams.cursor import StreamCursor
@@ -197,6 +197,41 @@ async def test_a_temporary_failure_of_the_backend_loses_nothing(
     report(site, 2)
     await asyncio.wait_for(looking, SECONDS)
     assert reader.steps == [1, 2]
+
+
+async def test_entries_that_cannot_be_read_do_not_stop_the_rest(
+    site: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that catching up and following go on without metrics, and tell why they are missing."""
+    error = MetricsUnreadable("the key kubealign:default:letters:metrics cannot be read")
+    readable = site.metrics
+
+    async def unreadable(*arguments: object) -> Sequence[StepMetrics]:
+        raise error
+
+    report(site, 1)
+    monkeypatch.setattr(site, "metrics", unreadable)
+    hub = Hub(site, QUICK)
+    reader = Reader(site, hub)
+    frames = job_stream(hub, site, await site.get(LETTERS), StreamCursor(), processes=False)
+    reasons = []
+    async with asyncio.timeout(SECONDS):
+        async for seen in events(cast(AsyncIterator[bytes], frames)):
+            reader.see(seen)
+            if seen.event == "unreadable":
+                assert seen.data["kind"] == "metrics"
+                reasons.append(seen.data["reason"])
+                if reader.samples == [1]:
+                    # The stream follows the job now.
+                    report(site, 2)
+            if reader.samples == [1, 2]:
+                monkeypatch.setattr(site, "metrics", readable)
+    # The stream has ended: the reader resumes, and gets what it lacks.
+    assert reasons == [str(error), str(error), ""]
+    assert reader.steps == []
+    await asyncio.wait_for(reader.look(until=2), SECONDS)
+    assert (reader.steps, reader.samples) == ([1, 2], [1, 2])
+    hub.close()
 
 
 async def test_processes_are_sent_to_authorized_readers_only(site: MemoryBackend) -> None:

@@ -24,13 +24,16 @@ export class JobPage {
     this._go = (change) => app.go({ ...this._state, ...change });
     this._header = new JobHeader(app, this._store);
     this._health = new HealthPanel(this._store, (metric) => this._reveal(metric));
+    this._unreadable = new Map();
+    this._warnings = h("div", { role: "status" });
     this._links = new Map(TABS.map(([tab, text]) => [tab, h("a", {}, text)]));
     this._tabs = h("nav", { class: "tabs", "aria-label": "Parts of the job" }, [...this._links.values()]);
     this._place = h("div", { class: "part" });
     this._beside = h("aside", { class: "besides", "aria-label": "Samples of the chosen step", hidden: true });
     this._views = new Map();
     this._panel = null;
-    this.element = h("div", { class: "job" }, this._header.element, this._health.element, this._tabs,
+    this.element = h("div", { class: "job" }, this._header.element, this._warnings, this._health.element,
+      this._tabs,
       h("div", { class: "parts" }, this._place, this._beside));
     this._listen();
     this._store.start();
@@ -64,11 +67,19 @@ export class JobPage {
     const store = this._store;
     this._app.live(store.state);
     store.addEventListener("state", () => this._app.live(store.state));
+    store.addEventListener("unreadable", ({ detail }) => this._showUnreadable(detail));
     store.addEventListener("gone", () => this._gone());
     store.addEventListener("refused", ({ detail }) => {
       if (detail.status === 401) this._app.refused(detail);
       else this._gone(detail.message);
     });
+  }
+
+  // What a process of the job has stored and nobody can read, until it can be read again.
+  _showUnreadable({ kind, reason }) {
+    if (reason) this._unreadable.set(kind, reason);
+    else this._unreadable.delete(kind);
+    fill(this._warnings, [...this._unreadable.values()].map((words) => notice(words)));
   }
 
   _gone(words = "The job has been deleted.") {

@@ -6,7 +6,8 @@ import { StepSeries } from "./step_series.js";
 
 /**
  * Events: "resource", "metrics", "roles", "samples" (detail: new samples, without tokens), "state" (of the
- * stream), "gone" and "refused" (detail: the error).
+ * stream), "unreadable" (detail: kind of entries and reason; empty: none any more), "gone" and "refused"
+ * (detail: the error).
  */
 export class JobStore extends EventTarget {
   constructor(ref) {
@@ -26,6 +27,7 @@ export class JobStore extends EventTarget {
       metrics: ({ items }) => this._took("metrics", () => this.series.add(items)),
       roles: ({ items }) => this._took("roles", () => { this.roles = items; }),
       samples: ({ items }) => this._say("samples", items),
+      unreadable: (detail) => this._say("unreadable", detail),
       gone: () => this._say("gone"),
     }, (state, error) => this._turned(state, error));
   }
