@@ -76,7 +76,7 @@ class Process:
 
 def roles(job: AlignmentJob) -> tuple[Process, ...]:
     """Return the job's processes in a valid start order: preparation first, the driver last."""
-    workers = tuple(_worker_processes(job.spec))
+    workers = tuple(process for group in _worker_groups(job.spec) for process in group.processes())
     groups = tuple(dict.fromkeys(process.group for process in workers))
     prepare = replace(_process(PREPARE), one_shot=True)
     driver = replace(
@@ -87,32 +87,70 @@ def roles(job: AlignmentJob) -> tuple[Process, ...]:
     return (prepare, *workers, driver)
 
 
-def _worker_processes(spec: AlignmentJobSpec) -> Iterator[Process]:
+def process_count(job: AlignmentJob) -> int:
+    """Return the number of processes that `roles` would list, without listing them: a valid spec may ask for
+    millions.
+    """
+    return 2 + sum(group.count for group in _worker_groups(job.spec))
+
+
+@dataclass(frozen=True)
+class _WorkerGroup:
+    """The processes of one group.
+
+    Attributes:
+        first: The process with replica 0 and rank 0.
+        replicas: Number of workers; 1 unless the group is elastic.
+        ranks: Number of processes of each worker.
+        all_serve: True when every rank has a gRPC server, not only rank 0.
+    """
+
+    first: Process
+    replicas: int = 1
+    ranks: int = 1
+    all_serve: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.replicas * self.ranks
+
+    def processes(self) -> Iterator[Process]:
+        if not self.first.elastic:
+            yield from _gang(self.first, self.ranks, all_serve=self.all_serve)
+            return
+        for replica in range(self.replicas):
+            yield from self.worker(replica)
+
+    def worker(self, replica: int) -> tuple[Process, ...]:
+        """Return the processes of the elastic worker with this index."""
+        return _worker_ranks(with_replica(self.first, replica), self.ranks)
+
+
+def _worker_groups(spec: AlignmentJobSpec) -> Iterator[_WorkerGroup]:
     if spec.algorithm.value.trains:
         trainer = _worker(Role.TRAINER)
         if spec.rollout_with_trainer:
             trainer = replace(trainer, module=_COLOCATED_MODULE)
         # Each rank streams its weights to the rollout workers.
-        yield from _gang(trainer, spec.trainer.ranks, all_serve=spec.samples)
+        yield _WorkerGroup(trainer, ranks=spec.trainer.ranks, all_serve=spec.samples)
     critic = spec.effective_critic
     if critic is not None:
-        yield from _gang(_worker(Role.CRITIC), critic.ranks)
+        yield _WorkerGroup(_worker(Role.CRITIC), ranks=critic.ranks)
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.OWN:
-        yield from _replicas(_worker(Role.REFERENCE), reference.replicas, reference.ranks)
+        yield _WorkerGroup(_worker(Role.REFERENCE), reference.replicas, reference.ranks)
     if spec.teacher is not None:
-        yield from _replicas(_worker(Role.TEACHER), spec.teacher.replicas, spec.teacher.ranks)
+        yield _WorkerGroup(_worker(Role.TEACHER), spec.teacher.replicas, spec.teacher.ranks)
     for teacher in spec.teachers:
-        yield from _replicas(_teacher_worker(teacher.name), teacher.replicas, teacher.ranks)
+        yield _WorkerGroup(_teacher_worker(teacher.name), teacher.replicas, teacher.ranks)
     for reward in spec.rewards:
         if reward.placement is RewardPlacement.OWN:
-            yield from _replicas(_reward_worker(reward.name), reward.replicas, reward.ranks)
+            yield _WorkerGroup(_reward_worker(reward.name), reward.replicas, reward.ranks)
     for score in spec.validation_scores:
-        yield _reward_worker(score.name)
+        yield _WorkerGroup(_reward_worker(score.name))
     rollout = spec.own_rollout
     if rollout is not None:
-        for replica in range(rollout.replicas):
-            yield from rollout_worker(spec, replica)
+        yield _rollout_workers(spec, rollout.replicas)
 
 
 def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
@@ -121,11 +159,15 @@ def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
 
     In a job without training the worker keeps its initial weights.
     """
+    return _rollout_workers(spec, replica + 1).worker(replica)
+
+
+def _rollout_workers(spec: AlignmentJobSpec, replicas: int) -> _WorkerGroup:
     calls = (Role.TRAINER.value,) if spec.algorithm.value.trains else ()
     rollout = spec.effective_rollout
     torch_engine = rollout.engine.torch if rollout is not None else None
-    first = with_replica(replace(_worker(Role.ROLLOUT), calls=calls), replica)
-    return _worker_ranks(first, 1 if torch_engine is None else torch_engine.tensor_parallel)
+    first = replace(_worker(Role.ROLLOUT), calls=calls)
+    return _WorkerGroup(first, replicas, 1 if torch_engine is None else torch_engine.tensor_parallel)
 
 
 def generation_role(processes: Iterable[Process]) -> Role:
@@ -144,12 +186,6 @@ def worker_name(group: str, replica: int, rank: int = 0) -> str:
 def with_replica(process: Process, replica: int) -> Process:
     """Return the same process of another worker of its elastic group."""
     return replace(process, replica=replica, name=worker_name(process.group, replica, process.rank))
-
-
-def _replicas(first: Process, count: int, ranks: int) -> Iterator[Process]:
-    """Yield the processes of an elastic group with this many ranks in each of `count` workers."""
-    for replica in range(count):
-        yield from _worker_ranks(with_replica(first, replica), ranks)
 
 
 def _worker_ranks(first: Process, world_size: int) -> tuple[Process, ...]:

@@ -65,7 +65,10 @@ async def _create_pods(kubeconfig: str, pods: int) -> None:
     job["metadata"] |= {"namespace": _NAMESPACE, "uid": "00000000-0000-0000-0000-000000000000"}
     config = _config(OperatorConfig, kubeconfig)
     plan = plan_reconcile(
-        processes_of(job), ObservedState(job), datetime.now(UTC), config.platform.platform()
+        processes_of(job, config.platform.max_processes),
+        ObservedState(job),
+        datetime.now(UTC),
+        config.platform.platform(),
     )
     shape = next(item for item in plan.create if item["kind"] == "Pod")
     shape["metadata"].pop("ownerReferences")

@@ -34,6 +34,7 @@ class PlatformConfig(_Section):
     default_resources: dict[str, dict[str, Any]] = Field({}, description="Resources by role.")
     run_as_user: int = Field(65532, ge=1)
     fs_group: int = Field(65532, ge=1)
+    max_processes: int = Field(2048, ge=1, le=65536, description="Processes that one job may have.")
 
     def platform(self) -> Platform:
         """Return the settings as the planner takes them."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -15,7 +16,7 @@ from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.ownership import OWNED, JobKey, owner_uid
 from kubealign_operator.controller.state.cache import WatchedJob
 from kubealign_operator.controller.state.cluster_state import ClusterState
-from kubealign_operator.names import FIELD_MANAGER
+from kubealign_operator.names import FIELD_MANAGER, GROUP_LABEL
 from kubealign_operator.planner.plan import (
     CredentialsRequest,
     PlannedEvent,
@@ -89,7 +90,7 @@ class PlanExecutor:
         objects = [item for item in plan.create if item["kind"] != PODS.kind]
         await _run_all(self._create(key, job, manifest, result) for manifest in objects)
         pods = [item for item in plan.create if item["kind"] == PODS.kind]
-        await _run_all(self._create(key, job, manifest, result) for manifest in pods)
+        await self._create_pods(key, job, pods, result)
         if plan.delete_job:
             await self._delete_job(key, job, result)
         return result
@@ -166,6 +167,28 @@ class PlanExecutor:
             self._state.owned_objects.add(job.uid, resource.kind, name)
         return True
 
+    async def _create_pods(
+        self, key: JobKey, job: WatchedJob, pods: Iterable[Json], result: ExecutionResult
+    ) -> None:
+        """Create the pods, each group of processes on its own: a refused group does not stop another."""
+        groups: defaultdict[str, list[Json]] = defaultdict(list)
+        for manifest in pods:
+            groups[manifest["metadata"]["labels"][GROUP_LABEL]].append(manifest)
+        await _run_all(self._create_in_batches(key, job, group, result) for group in groups.values())
+
+    async def _create_in_batches(
+        self, key: JobKey, job: WatchedJob, manifests: Sequence[Json], result: ExecutionResult
+    ) -> None:
+        """Create similar pods in batches of 1, 2, 4 and so on, until a batch has a refusal: a quota without
+        room costs one request and not a thousand.
+        """
+        start, size = 0, 1
+        while start < len(manifests):
+            batch = manifests[start : start + size]
+            if not all(await _run_all(self._create(key, job, manifest, result) for manifest in batch)):
+                return
+            start, size = start + size, 2 * size
+
     async def _handle_name_conflict(
         self, key: JobKey, job: WatchedJob, manifest: Json, result: ExecutionResult
     ) -> None:
@@ -212,9 +235,10 @@ class PlanExecutor:
         return answer
 
 
-async def _run_all(calls: Iterable[Any]) -> None:
-    """Await all calls concurrently, then raise the first failure."""
+async def _run_all(calls: Iterable[Any]) -> list[Any]:
+    """Await all calls concurrently. Return their results, or raise the first failure."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
+    return results

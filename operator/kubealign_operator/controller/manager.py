@@ -61,7 +61,7 @@ class OperatorManager:
         self._api = operator_api(connections, metrics, config.request_seconds, guard)
         self._metrics = metrics
         self._queue: WorkQueue[JobKey] = WorkQueue()
-        jobs = JobStore(self._queue.add)
+        jobs = JobStore(self._queue.add, config.platform.max_processes)
         pods = PodStore(lambda job: self._queue.add_after(job, _BATCH_SECONDS))
         self._recorder = EventRecorder(self._api, metrics, instance)
         self._redis = PlatformRedis(config.redis) if config.redis is not None else None

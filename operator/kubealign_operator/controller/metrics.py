@@ -8,6 +8,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 _CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
 _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
+_LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class OperatorMetrics:
@@ -33,6 +34,12 @@ class OperatorMetrics:
             "kubealign_operator_reconcile_seconds",
             "Duration of one reconcile of a job.",
             buckets=_RECONCILE_BUCKETS,
+            registry=self._registry,
+        )
+        self._loop_lag = Histogram(
+            "kubealign_operator_loop_lag_seconds",
+            "Time by which the event loop is late.",
+            buckets=_LAG_BUCKETS,
             registry=self._registry,
         )
         self._errors = Counter(
@@ -82,6 +89,9 @@ class OperatorMetrics:
 
     def record_reconcile(self, seconds: float) -> None:
         self._reconcile_seconds.observe(seconds)
+
+    def record_loop_lag(self, seconds: float) -> None:
+        self._loop_lag.observe(seconds)
 
     def record_error(self, reason: str) -> None:
         self._errors.labels(reason).inc()

@@ -11,6 +11,7 @@ from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.http_endpoints import HttpEndpoints
 from kubealign_operator.controller.kube.connection import connect, own_namespace, replica_identity
 from kubealign_operator.controller.kube.leader_election import LeaderLease
+from kubealign_operator.controller.loop_lag import measure_loop_lag
 from kubealign_operator.controller.manager import OperatorManager
 from kubealign_operator.controller.metrics import OperatorMetrics
 
@@ -74,6 +75,7 @@ class Operator:
     ) -> None:
         manager = OperatorManager(self._config, connections, self._metrics, self._identity, guard)
         async with aclosing(manager), asyncio.TaskGroup() as tasks:
+            tasks.create_task(measure_loop_lag(self._metrics))
             if lease is not None:
                 tasks.create_task(lease.wait_until_lost())
             for coroutine in manager.watchers():

@@ -1,8 +1,10 @@
 """Reconciles one job: observe, plan, execute. Also contains the worker loop."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from kubealign.errors import Unavailable
@@ -49,6 +51,8 @@ class Reconciler:
         self._plan = planner
         self._queue = queue
         self._metrics = metrics
+        # One thread: several would compete with the event loop for the interpreter.
+        self._planning = ThreadPoolExecutor(1, thread_name_prefix="planner")
 
     async def run_worker(self) -> None:
         """Run one worker until cancelled."""
@@ -103,7 +107,13 @@ class Reconciler:
         observed = await self._observe(key, job)
         if self._state.jobs.get(key) is not job:
             raise StaleObservation("the job changed while its objects were read")
-        plan = self._plan(job.processes, observed, datetime.now(UTC))
+        # In a thread: the event loop renews the lease while the pods of a large job are rendered.
+        loop = asyncio.get_running_loop()
+        plan = await loop.run_in_executor(
+            self._planning, self._plan, job.processes, observed, datetime.now(UTC)
+        )
+        if self._state.jobs.get(key) is not job:
+            raise StaleObservation("the job changed while the reconcile was planned")
         result = await self._executor.execute(key, job, plan)
         if self._state.create_errors.replace(job.uid, result.create_errors):
             # The refusal, or its end, must be shown in the status at once.

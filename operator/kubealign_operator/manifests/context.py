@@ -31,6 +31,8 @@ class Platform:
     default_resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     run_as_user: int = 65532
     fs_group: int = 65532
+    #: Processes that one job may have, its bus excluded.
+    max_processes: int = 2048
 
 
 @dataclass(frozen=True)

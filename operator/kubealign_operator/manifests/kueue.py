@@ -6,6 +6,7 @@ https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kubealign.labels import QUEUE_LABEL
 from kubealign.process_settings import Role
@@ -34,13 +35,38 @@ def admission_group(context: RenderContext, processes: Sequence[Process]) -> lis
     return [*(process for process in workers if process.role is not Role.ROLLOUT), *rollout_workers]
 
 
-def pod_group_metadata(
-    context: RenderContext, process: Process, processes: Sequence[Process]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return (labels, annotations) of the process's pod group; empty when the pod is admitted alone or by no
-    queue.
+@dataclass(frozen=True)
+class PodGroup:
+    """The pods of a job that Kueue admits together.
+
+    Attributes:
+        members: Names of the processes.
     """
+
+    name: str = ""
+    members: frozenset[str] = frozenset()
+
+    def labels(self, process: Process) -> dict[str, str]:
+        """Return the labels of the process's pod; empty when it is not in the group."""
+        return {GROUP_NAME: self.name} if process.name in self.members else {}
+
+    def annotations(self, process: Process) -> dict[str, str]:
+        """Return the annotations of the process's pod; empty when it is not in the group."""
+        return {GROUP_COUNT: str(len(self.members))} if process.name in self.members else {}
+
+
+def pod_group(context: RenderContext, processes: Sequence[Process]) -> PodGroup:
+    """Return the job's pod group, once for all of its pods; it is empty when no queue admits the job, or
+    when it would have one member.
+
+    Args:
+        processes: All processes of the job.
+    """
+    if QUEUE_LABEL not in context.job.metadata.labels:
+        return PodGroup()
     members = admission_group(context, processes)
-    if QUEUE_LABEL not in context.job.metadata.labels or process not in members or len(members) == 1:
-        return {}, {}
-    return {GROUP_NAME: names.pod_group(context.name, context.uid)}, {GROUP_COUNT: str(len(members))}
+    if len(members) == 1:
+        return PodGroup()
+    return PodGroup(
+        names.pod_group(context.name, context.uid), frozenset(process.name for process in members)
+    )

@@ -42,7 +42,7 @@ _EXTRA_GRACE_SECONDS = 5
 def build_pod(
     context: RenderContext,
     process: Process,
-    processes: Sequence[Process],
+    pod_group: kueue.PodGroup,
     attempt: int,
 ) -> dict[str, Any]:
     """Build the complete manifest of the pod of one process of a job.
@@ -51,7 +51,7 @@ def build_pod(
     which the operator finds its pods come last, so that no template changes them.
 
     Args:
-        processes: All processes of the job.
+        pod_group: The job's pod group, as `kueue.pod_group` returns it.
         attempt: Number of restarts of the process and those that restart with it, such as the ranks of a
             trainer.
     """
@@ -67,11 +67,10 @@ def build_pod(
     for template in templates:
         merged = strategic_merge(merged, {name: mapping(template.get(name)) for name in ("metadata", "spec")})
     _apply_resource_limits(merged["spec"], templates)
-    group_labels, group_annotations = kueue.pod_group_metadata(context, process, processes)
     metadata = object_metadata(context, names.pod(context.name, process.name))
     metadata["labels"] = {
         **mapping(get_path(merged, "metadata", "labels")),
-        **group_labels,
+        **pod_group.labels(process),
         **object_labels(context.name, context.uid),
         names.GROUP_LABEL: process.group,
         names.PROCESS_LABEL: process.name,
@@ -80,7 +79,7 @@ def build_pod(
     }
     if process.elastic and process.world_size > 1:
         metadata["labels"][names.WORKER_RANK_LABEL] = str(process.rank)
-    annotations = {**mapping(get_path(merged, "metadata", "annotations")), **group_annotations}
+    annotations = {**mapping(get_path(merged, "metadata", "annotations")), **pod_group.annotations(process)}
     if annotations:
         metadata["annotations"] = annotations
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": merged["spec"]}

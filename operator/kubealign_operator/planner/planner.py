@@ -27,7 +27,7 @@ from kubealign_operator.planner.phases.suspended import plan_suspended, plan_sus
 from kubealign_operator.planner.plan import Decision, ReconcilePlan
 from kubealign_operator.planner.snapshot import JobSnapshot, take_snapshot
 from kubealign_operator.planner.status import build_plan, status_json
-from kubealign_operator.planner.validation import InvalidJob, cluster_errors, parse_job
+from kubealign_operator.planner.validation import InvalidJob, cluster_errors, parse_job, size_error
 
 
 def plan_reconcile(
@@ -60,6 +60,11 @@ def _decide(snapshot: JobSnapshot) -> Decision:
         job = parse_job(snapshot.observed.job)
     except InvalidJob as error:
         return plan_invalid(snapshot, str(error))
+    too_large = size_error(job, snapshot.platform.max_processes)
+    if too_large:
+        # A running job that was scaled beyond the limit goes on as it is.
+        is_done = snapshot.has_started and has_succeeded(snapshot)
+        return plan_success(snapshot, job) if is_done else plan_invalid(snapshot, too_large)
     errors = _validation_errors(snapshot, job)
     if errors:
         return plan_invalid(snapshot, "; ".join(errors))

@@ -1,6 +1,7 @@
 """Plans which pods are created and deleted to keep the processes of a job running."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +19,8 @@ from kubealign_operator.planner.snapshot import JobSnapshot
 _WORKER_INDEX = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
 #: The remaining ranks of a broken gang hang in a collective: a longer grace period is of no use.
 _GANG_GRACE_SECONDS = 1
+#: Pods that one reconcile creates at most, as of the Job controller: the next reconcile creates the others.
+MAX_CREATIONS = 500
 
 
 @dataclass
@@ -47,8 +50,22 @@ def plan_pod_actions(
             actions.create += [
                 (member, unit.attempt) for member in unit.missing_members if not member.is_foreign
             ]
+    actions.create = _limit_creations(actions.create)
     actions.delete += delete_pods(_surplus_pods(snapshot))
     return actions
+
+
+def _limit_creations(create: list[tuple[UnitMember, int]]) -> list[tuple[UnitMember, int]]:
+    """Return the first creations of each group, `MAX_CREATIONS` at most: no group waits for a larger one."""
+    if len(create) <= MAX_CREATIONS:
+        return create
+    seen: Counter[str] = Counter()
+    positions = []
+    for member, _ in create:
+        positions.append(seen[member.process.group])
+        seen[member.process.group] += 1
+    earliest = sorted(range(len(create)), key=positions.__getitem__)[:MAX_CREATIONS]
+    return [create[index] for index in sorted(earliest)]
 
 
 def delete_pods(pods: Iterable[PodView], grace_seconds: int | None = None) -> list[PodDeletion]:

@@ -39,13 +39,16 @@ def is_complete(unit: ProcessUnit) -> bool:
     return unit.ready_count == len(unit.members)
 
 
-def may_start(unit: ProcessUnit, units: Sequence[ProcessUnit], prepared: bool, running: bool) -> bool:
-    """Return True when the unit may start.
+def startable_units(units: Sequence[ProcessUnit], prepared: bool, running: bool) -> frozenset[str]:
+    """Return the names of the units that may start.
 
     The bus and preparation start at once, the driver last, all other units in between. In a running job
     every unit may start at any time.
     """
-    if running or unit.start is StartStage.FIRST:
-        return True
-    bus_ready = all(is_complete(bus_unit) for bus_unit in units if bus_unit.name == names.NATS)
-    return prepared and bus_ready and unit.start is not StartStage.LAST
+    bus_ready = all(is_complete(unit) for unit in units if unit.name == names.NATS)
+    is_middle_open = prepared and bus_ready
+    return frozenset(
+        unit.name
+        for unit in units
+        if running or unit.start is StartStage.FIRST or (is_middle_open and unit.start is not StartStage.LAST)
+    )

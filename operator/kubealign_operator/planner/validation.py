@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kubealign.roles import Process, roles
+from kubealign.roles import Process, process_count, roles
 from kubealign.spec.dependencies import result_references
 from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob
@@ -57,12 +57,24 @@ def parse_job(job: Mapping[str, Any]) -> AlignmentJob:
         raise InvalidJob(_format_errors(error)) from error
 
 
-def processes_of(job: Mapping[str, Any]) -> tuple[Process, ...]:
-    """Return the job's processes; none when it is invalid."""
+def processes_of(job: Mapping[str, Any], max_processes: int) -> tuple[Process, ...]:
+    """Return the job's processes; none when it is invalid or has more than `max_processes`."""
     try:
-        return roles(parse_job(job))
+        parsed = parse_job(job)
     except InvalidJob:
         return ()
+    return () if size_error(parsed, max_processes) else roles(parsed)
+
+
+def size_error(job: AlignmentJob, max_processes: int) -> str:
+    """Return why the job is too large for this operator; empty: it is not."""
+    count = process_count(job)
+    if count <= max_processes:
+        return ""
+    return (
+        f"spec asks for {count} processes: at most {max_processes} are allowed in one job of this cluster "
+        "(jobs.maxProcesses of the Helm chart); lower replicas, ranks or tensorParallel"
+    )
 
 
 def cluster_errors(job: AlignmentJob) -> Iterator[SpecError]:

@@ -65,7 +65,9 @@ class Cluster:
         )
 
     def rendered(self) -> ReconcilePlan:
-        return plan_reconcile(processes_of(self.job), self.observed(), self.now, self.platform)
+        return plan_reconcile(
+            processes_of(self.job, self.platform.max_processes), self.observed(), self.now, self.platform
+        )
 
     def step(self) -> ReconcilePlan:
         """Reconcile once."""

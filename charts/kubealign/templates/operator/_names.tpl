@@ -19,6 +19,7 @@ platform:
     {{- toYaml .Values.jobs.defaultResources | nindent 4 }}
   runAsUser: {{ int64 .Values.jobs.runAsUser }}
   fsGroup: {{ int64 .Values.jobs.fsGroup }}
+  maxProcesses: {{ int64 .Values.jobs.maxProcesses }}
 {{- if include "kubealign.redis.host" . }}
 redis:
   host: {{ include "kubealign.redis.host" . | quote }}

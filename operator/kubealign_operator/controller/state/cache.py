@@ -71,11 +71,13 @@ class _WatchedVersions:
 class JobStore:
     """Cache of the jobs.
 
-    `on_change` is called for a job that is new, changed or gone, and for the jobs that depend on it.
+    `on_change` is called for a job that is new, changed or gone, and for the jobs that depend on it. The
+    processes of a job with more than `max_processes` are not listed.
     """
 
-    def __init__(self, on_change: OnChange) -> None:
+    def __init__(self, on_change: OnChange, max_processes: int) -> None:
         self._on_change = on_change
+        self._max_processes = max_processes
         self._jobs: dict[JobKey, WatchedJob] = {}
         self._dependents: defaultdict[JobKey, set[JobKey]] = defaultdict(set)
         self._watched_versions = _WatchedVersions()
@@ -138,7 +140,11 @@ class JobStore:
             )
         else:
             tracked = WatchedJob(
-                resource_version(job["metadata"]), uid, job, dependency_names(job), processes_of(job)
+                resource_version(job["metadata"]),
+                uid,
+                job,
+                dependency_names(job),
+                processes_of(job, self._max_processes),
             )
         self._jobs[key] = tracked
         self._index(key, before.dependencies if before else frozenset(), tracked.dependencies)

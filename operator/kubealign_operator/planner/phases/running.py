@@ -10,6 +10,7 @@ from kubealign.spec.status import ConditionStatus, DependencyResult, JobPhase
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.kueue import pod_group
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner import start_order
 from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
@@ -69,15 +70,13 @@ def plan_active(
     running = snapshot.previous_status.phase is JobPhase.RUNNING or (
         prepared and start_order.all_ready(outcome.units, job)
     )
-    startable = frozenset(
-        unit.name for unit in outcome.units if start_order.may_start(unit, outcome.units, prepared, running)
-    )
+    startable = start_order.startable_units(outcome.units, prepared, running)
     actions = plan_pod_actions(snapshot, outcome.units, startable)
     context = RenderContext(
         snapshot.name, snapshot.namespace, snapshot.uid, job, snapshot.platform, tuple(dependencies)
     )
-    processes = snapshot.processes
-    pods = [build_pod(context, member.process, processes, attempt) for member, attempt in actions.create]
+    group = pod_group(context, snapshot.processes)
+    pods = [build_pod(context, member.process, group, attempt) for member, attempt in actions.create]
     problem = refused_object_reason(snapshot) or blocking_reason(
         snapshot, outcome.units, outcome.restarts, lifecycle.max_restarts
     )

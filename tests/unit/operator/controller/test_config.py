@@ -37,6 +37,7 @@ platform:
   defaultResources: {trainer: {requests: {cpu: 2}}}
   runAsUser: 1000
   fsGroup: 1001
+  maxProcesses: 16
 """
     assert load_config(_file(tmp_path, text)).platform.platform() == Platform(
         image="services:1",
@@ -49,6 +50,7 @@ platform:
         default_resources={"trainer": {"requests": {"cpu": 2}}},
         run_as_user=1000,
         fs_group=1001,
+        max_processes=16,
     )
 
 

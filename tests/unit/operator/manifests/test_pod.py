@@ -10,6 +10,7 @@ from kubealign.pod_contract import PodSettings
 from kubealign.roles import roles
 from kubealign_operator import names
 from kubealign_operator.manifests.context import Platform, RenderContext
+from kubealign_operator.manifests.kueue import pod_group
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.manifests.pod_templates import strategic_merge
 from kubealign_operator.planner.validation import parse_job
@@ -22,7 +23,7 @@ def _pods(job: Json, platform: Platform = PLATFORM) -> dict[str, Json]:
     parsed = parse_job(job)
     scene = RenderContext(parsed.name, "team", UID, parsed, platform)
     processes = (names.bus(), *roles(parsed))
-    return {process.name: build_pod(scene, process, processes, 0) for process in processes}
+    return {process.name: build_pod(scene, process, pod_group(scene, processes), 0) for process in processes}
 
 
 def _main(manifest: Json) -> Json:

@@ -222,7 +222,7 @@ def _worlds(draw: st.DrawFn) -> tuple[ObservedState, datetime]:
 
 
 def _answer(observed: ObservedState, now: datetime) -> ReconcilePlan:
-    return plan_reconcile(processes_of(observed.job), observed, now, PLATFORM)
+    return plan_reconcile(processes_of(observed.job, PLATFORM.max_processes), observed, now, PLATFORM)
 
 
 @pytest.mark.slow
@@ -291,7 +291,7 @@ def test_garbage_is_parsed_without_errors(garbage: Any) -> None:
     document = (
         garbage if isinstance(garbage, dict) else {"spec": garbage, "metadata": garbage, "status": garbage}
     )
-    assert processes_of(document) == ()
+    assert processes_of(document, 2048) == ()
     pod_view(document)
 
 

@@ -61,7 +61,7 @@ def _phase(jobs: JobStore) -> str:
 
 def test_an_older_version_is_ignored() -> None:
     notified = Told()
-    jobs = JobStore(notified)
+    jobs = JobStore(notified, 2048)
     jobs.put(_job("one", 9, "Running"))
     jobs.put(_job("one", 5, "Starting"))
     assert (_phase(jobs), notified) == ("Running", ["team/one"])
@@ -72,7 +72,7 @@ def test_an_older_version_is_ignored() -> None:
 
 
 def test_unused_metadata_is_removed() -> None:
-    jobs = JobStore(Told())
+    jobs = JobStore(Told(), 2048)
     jobs.put(_job("one", 1))
     tracked = jobs.get(ONE)
     assert tracked is not None
@@ -82,7 +82,7 @@ def test_unused_metadata_is_removed() -> None:
 
 def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
     notified = Told()
-    jobs = JobStore(notified)
+    jobs = JobStore(notified, 2048)
     jobs.put(_job("one", 1))
     notified.clear()
     jobs.record_write(_job("one", 4, "Starting"))
@@ -93,7 +93,7 @@ def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
 
 def test_an_answer_older_than_the_watch_is_ignored() -> None:
     """The job was deleted after the operator's write, and the watch delivered this before the answer."""
-    jobs = JobStore(Told())
+    jobs = JobStore(Told(), 2048)
     jobs.put(_job("one", 1))
     jobs.remove(_job("one", 8))
     jobs.advance_to(None, 8)
@@ -103,7 +103,7 @@ def test_an_answer_older_than_the_watch_is_ignored() -> None:
 
 def test_a_list_removes_missing_older_jobs_only() -> None:
     notified = Told()
-    jobs = JobStore(notified)
+    jobs = JobStore(notified, 2048)
     jobs.put(_job("old", 1))
     jobs.put(_job("one", 2))
     jobs.put(_job("young", 12))
@@ -114,7 +114,7 @@ def test_a_list_removes_missing_older_jobs_only() -> None:
 
 
 def test_a_list_of_one_namespace_keeps_other_namespaces() -> None:
-    jobs = JobStore(Told())
+    jobs = JobStore(Told(), 2048)
     jobs.put(_job("one", 1))
     jobs.sweep("other", set(), 10)
     assert jobs.get(ONE) is not None
@@ -122,7 +122,7 @@ def test_a_list_of_one_namespace_keeps_other_namespaces() -> None:
 
 def test_dependents_are_notified() -> None:
     notified = Told()
-    jobs = JobStore(notified)
+    jobs = JobStore(notified, 2048)
     jobs.put(_job("two", 1, needs="one"))
     notified.clear()
     jobs.put(_job("one", 2))
