@@ -100,6 +100,12 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     yield from _namespace(control_plane)
 
 
+@pytest.fixture
+def namespace_of_another_tenant(control_plane: ControlPlane) -> Iterator[str]:
+    """Another new namespace in `control_plane`."""
+    yield from _namespace(control_plane)
+
+
 @pytest.fixture(scope="module")
 def known(control_plane: ControlPlane) -> Iterator[None]:
     """Custom resource definition, whose jobs are deleted after the module. The definition itself stays: the

@@ -77,7 +77,9 @@ class OperatorManager:
         owned_objects = OwnedObjects(self._api, config.resync_seconds)
         self._state = ClusterState(jobs, pods, owned_objects, CreateErrors(), progress)
         options = ReflectorOptions(
-            config.resync_seconds, on_list=lambda resource: metrics.record_list(resource.plural)
+            config.resync_seconds,
+            on_list=lambda resource: metrics.record_list(resource.plural),
+            on_unreadable=lambda resource: metrics.record_unreadable(resource.plural),
         )
         self._reflectors = [
             Reflector(self._api, scope, store, options)

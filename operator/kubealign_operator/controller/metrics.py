@@ -70,6 +70,12 @@ class OperatorMetrics:
             ("task",),
             registry=self._registry,
         )
+        self._unreadable = Counter(
+            "kubealign_operator_unreadable_objects",
+            "Objects of lists and watches that were not readable, by resource.",
+            ("resource",),
+            registry=self._registry,
+        )
         self._events_dropped = Counter(
             "kubealign_operator_events_dropped",
             "Kubernetes events that were dropped.",
@@ -101,6 +107,9 @@ class OperatorMetrics:
 
     def record_background_failure(self, task: str) -> None:
         self._background_failures.labels(task).inc()
+
+    def record_unreadable(self, resource: str) -> None:
+        self._unreadable.labels(resource).inc()
 
     def record_dropped_event(self) -> None:
         self._events_dropped.inc()

@@ -135,6 +135,7 @@ class Reconciler:
             await self._state.progress.refresh(key, tracked.uid)
         return ObservedState(
             job=tracked.resource,
+            unreadable=tracked.unreadable,
             pods=self._state.pods.pods_of_job(key),
             objects=objects,
             create_errors=self._state.create_errors.get(tracked.uid),

@@ -118,6 +118,8 @@ class ObservedState:
 
     #: The AlignmentJob as JSON: metadata, spec, status.
     job: Mapping[str, Any]
+    #: Why parts of the AlignmentJob are missing; empty: none are.
+    unreadable: str = ""
     #: The pods whose labels name this job.
     pods: tuple[PodView, ...] = ()
     #: (kind, name) of the existing objects other than pods: Secret, ConfigMap, Service, NetworkPolicy.

@@ -56,6 +56,8 @@ def _decide(snapshot: JobSnapshot) -> Decision:
     phase = snapshot.previous_status.phase
     if phase is not None and phase.is_final:
         return plan_finished(snapshot, phase)
+    if snapshot.observed.unreadable:
+        return plan_invalid(snapshot, snapshot.observed.unreadable)
     try:
         job = parse_job(snapshot.observed.job)
     except InvalidJob as error:

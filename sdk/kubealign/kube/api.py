@@ -20,11 +20,22 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from kubealign.errors import KubealignError
 from kubealign.kube.connections import Connections
 from kubealign.kube.credentials import log_in
+from kubealign.kube.documents import (
+    MAX_PAGE_BYTES,
+    MAX_RESPONSE_BYTES,
+    parse_event,
+    parse_list,
+    parse_object,
+)
+from kubealign.kube.documents import (
+    Json as Json,
+)
 from kubealign.kube.errors import (
     USER_ERRORS,
     ApiCall,
     ErrorResponse,
     ErrorTranslation,
+    ResponseTooLarge,
     parse_retry_after,
 )
 
@@ -32,7 +43,6 @@ if TYPE_CHECKING:
     import aiohttp
     from kubernetes.aio.client import ApiClient
 
-Json = dict[str, Any]
 Query = Mapping[str, str | int]
 #: Called with (call, status, seconds) after each request; the status is "none" without a complete response.
 RequestObserver = Callable[[ApiCall, str, float], None]
@@ -51,10 +61,10 @@ _MAX_ATTEMPTS = 3
 _MAX_RETRY_DELAY = 10.0
 #: Longest log line. The node splits lines without a line break at 16 KiB anyway.
 _MAX_LINE_BYTES = 1 << 20
-#: Longest event of a watch. The API server accepts objects of at most 3 MiB.
-_MAX_EVENT_BYTES = 4 << 20
 #: Lines are read in pieces of this size, so that a burst is not copied as a whole.
 _CHUNK_BYTES = 1 << 16
+#: Longer documents are parsed in a thread.
+_MAX_PARSED_IN_LOOP = 1 << 16
 
 
 def allow_writes() -> None:
@@ -142,9 +152,15 @@ class KubernetesApi:
     async def get(self, path: str, query: Query | None = None, *, accept: str = _ACCEPT_ANY) -> Json:
         return await self._call("get", path, query=query, headers={"Accept": accept})
 
-    async def list(self, path: str, query: Query | None = None) -> Json:
-        """Return one page; `query` may contain `limit` and `continue`."""
-        return await self._call("list", path, query=query)
+    async def list(
+        self, path: str, query: Query | None = None, *, max_bytes: int = MAX_RESPONSE_BYTES
+    ) -> Json:
+        """Return one page; `query` may contain `limit` and `continue`.
+
+        Raises:
+            ResponseTooLarge: The page has more than `max_bytes` bytes.
+        """
+        return await self._call("list", path, query=query, max_bytes=max_bytes)
 
     async def create(
         self, path: str, body: Json, query: Query | None = None, *, accept: str = _ACCEPT_ANY
@@ -187,10 +203,10 @@ class KubernetesApi:
         call = ApiCall("watch", path)
         watch_query = {"watch": 1, "allowWatchBookmarks": "true", **query}
         async with self._stream(call, watch_query, idle_timeout) as response:
-            async for line in _iter_lines(response, _MAX_EVENT_BYTES, may_split=False):
+            async for line in _iter_lines(response, MAX_PAGE_BYTES, may_split=False):
                 if not line.strip():
                     continue
-                event = json.loads(line)
+                event = await _parse(parse_event, line)
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
                     code = int(status.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -244,24 +260,23 @@ class KubernetesApi:
         async with socket:
             yield socket
 
-    async def _call(self, verb: str, path: str, **options: Any) -> Json:
+    async def _call(
+        self, verb: str, path: str, *, max_bytes: int = MAX_RESPONSE_BYTES, **options: Any
+    ) -> Json:
         import aiohttp
 
         call = ApiCall(verb, path)
         timeout = aiohttp.ClientTimeout(total=self._options.timeout)
         for remaining_attempts in reversed(range(self._options.max_attempts)):
             async with self._request(call, timeout=timeout, **options) as response:
-                body = await response.read()
+                body = await _read_body(call, response, max_bytes)
                 if response.status == HTTPStatus.TOO_MANY_REQUESTS and remaining_attempts:
                     # The request was not carried out: the server asks the client to retry later.
                     await asyncio.sleep(_retry_delay(response.headers))
                     continue
                 if response.status >= HTTPStatus.BAD_REQUEST:
                     raise self._error(call, response, body)
-                result = json.loads(body)
-                if not isinstance(result, dict):
-                    raise ValueError("the response is not a JSON object")
-                return result
+                return await _parse(parse_list if call.verb == "list" else parse_object, body)
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
@@ -275,7 +290,7 @@ class KubernetesApi:
         )
         async with self._request(call, query=query, timeout=timeout) as response:
             if response.status >= HTTPStatus.BAD_REQUEST:
-                raise self._error(call, response, await response.read())
+                raise self._error(call, response, await _read_body(call, response))
             yield response
 
     @asynccontextmanager
@@ -362,6 +377,23 @@ async def connect(
     # Log and watch streams occupy their connections for as long as they last.
     login.configuration.connection_pool_maxsize = 0
     return KubernetesApi(Connections(login.configuration), login.namespace, ApiOptions(timeout=timeout))
+
+
+async def _parse(parse: Callable[[bytes], Json], body: bytes) -> Json:
+    """Parse a document without blocking the event loop for long."""
+    return parse(body) if len(body) <= _MAX_PARSED_IN_LOOP else await asyncio.to_thread(parse, body)
+
+
+async def _read_body(
+    call: ApiCall, response: "aiohttp.ClientResponse", max_bytes: int = MAX_PAGE_BYTES
+) -> bytes:
+    """Read the body of a response. Raises ResponseTooLarge before it takes more memory than allowed."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > max_bytes:
+            raise ResponseTooLarge(f"{call}: the response is longer than {max_bytes} bytes")
+    return bytes(body)
 
 
 async def _iter_lines(

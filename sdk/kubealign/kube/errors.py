@@ -4,7 +4,6 @@ There are two translations. `USER_ERRORS` are the public exceptions of the SDK: 
 `STATUS_ERRORS` keep the server's status and reason, on which a controller decides what to do next.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
 
+from kubealign.bounded_json import BoundedJsonError, parse_bounded_json
 from kubealign.errors import (
     Conflict,
     Forbidden,
@@ -37,10 +37,15 @@ _COMPOUND_TYPES = ("object", "array", "null")
 _RULES_SKIPPED = "some validation rules were not checked"
 _MAX_VALUE_CHARS = 60
 _MAX_EXCERPT_BYTES = 300
+_MAX_STATUS_BYTES, _MAX_STATUS_DEPTH = 4 << 20, 32
 
 
 class ObjectNotFound(NotPossible):
     """An object of a kind other than AlignmentJob does not exist."""
+
+
+class ResponseTooLarge(NotPossible):
+    """A response is longer than this process reads: a list needs smaller pages."""
 
 
 class WatchExpired(Conflict):
@@ -288,8 +293,8 @@ def _split_invalid_value(text: str) -> tuple[str, str]:
 
 def _parse_status(body: bytes) -> Mapping[str, Any]:
     try:
-        status_object = json.loads(body)
-    except ValueError:
+        status_object = parse_bounded_json(body, _MAX_STATUS_BYTES, _MAX_STATUS_DEPTH)
+    except BoundedJsonError:
         return {}
     return status_object if isinstance(status_object, dict) else {}
 

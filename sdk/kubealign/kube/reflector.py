@@ -12,12 +12,13 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from kubealign.backoff import Backoff
 from kubealign.errors import KubealignError
 from kubealign.kube.api import WATCH_IDLE_TIMEOUT_SECONDS, Json, KubernetesApi
-from kubealign.kube.errors import ApiStatusError, is_watch_expired
+from kubealign.kube.documents import MAX_PAGE_BYTES, UnreadableObject
+from kubealign.kube.errors import ApiStatusError, ResponseTooLarge, is_watch_expired
 from kubealign.kube.resources import ApiResource, resource_version
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Scope:
         return {"labelSelector": self.labels} if self.labels else {}
 
 
-def _ignore_list(resource: ApiResource) -> None:
+def _ignore_resource(resource: ApiResource) -> None:
     """Observe nothing."""
 
 
@@ -79,12 +80,14 @@ class ReflectorOptions:
         page_size: Objects in one page of a list.
         silence_timeout: Seconds without a byte after which a watch counts as broken.
         on_list: Called after each complete list.
+        on_unreadable: Called for each object that is not readable, or that the store cannot take.
     """
 
     resync_seconds: float
     page_size: int = 100
     silence_timeout: float = WATCH_IDLE_TIMEOUT_SECONDS
-    on_list: Callable[[ApiResource], None] = _ignore_list
+    on_list: Callable[[ApiResource], None] = _ignore_resource
+    on_unreadable: Callable[[ApiResource], None] = _ignore_resource
 
 
 class Reflector:
@@ -127,13 +130,19 @@ class Reflector:
     async def _list(self) -> bool:
         """List all objects. False: the list failed, and the backoff has passed."""
         uids: set[str] = set()
-        query = {**self._scope.query, "limit": self._options.page_size}
+        query: dict[str, Any] = {**self._scope.query, "limit": self._options.page_size}
         try:
             while True:
-                page = await self._api.list(self._scope.path, query)
+                try:
+                    page = await self._api.list(self._scope.path, query, max_bytes=MAX_PAGE_BYTES)
+                except ResponseTooLarge:
+                    if query["limit"] == 1:
+                        raise
+                    query["limit"] = query["limit"] // 2
+                    continue
                 for item in page["items"]:
-                    uids.add(item["metadata"]["uid"])
-                    self._store.put(item)
+                    uids.add(str(item["metadata"]["uid"]))
+                    self._put(item)
                 listed_version = resource_version(page["metadata"])
                 continue_token = page["metadata"].get("continue")
                 if not continue_token:
@@ -181,10 +190,28 @@ class Reflector:
     def _apply(self, event: Json) -> None:
         kind, item = event.get("type"), event.get("object") or {}
         if kind in ("ADDED", "MODIFIED"):
-            self._store.put(item)
+            self._put(item)
         elif kind == "DELETED":
-            self._store.remove(item)
+            self._deliver(item, self._store.remove)
         self._advance_to(resource_version(item.get("metadata") or {}))
+
+    def _put(self, item: Json) -> None:
+        if isinstance(item, UnreadableObject):
+            log.warning("%s: %s", self._describe(item), item.reason)
+            self._options.on_unreadable(self._scope.resource)
+        self._deliver(item, self._store.put)
+
+    def _deliver(self, item: Json, receive: Callable[[Json], None]) -> None:
+        """Pass the object to the store. An object that causes a failure there does not end the reflector."""
+        try:
+            receive(item)
+        except Exception:
+            log.exception("%s cannot be stored", self._describe(item))
+            self._options.on_unreadable(self._scope.resource)
+
+    def _describe(self, item: Json) -> str:
+        metadata = item.get("metadata") or {}
+        return f"{self._scope.resource.kind} {metadata.get('namespace')}/{metadata.get('name')}"
 
     def _advance_to(self, new_version: int) -> None:
         self._version = max(self._version, new_version)

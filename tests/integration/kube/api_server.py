@@ -58,6 +58,15 @@ def says(body: Json, status: int = 200, **headers: str) -> Answer:
     return answer
 
 
+def sends(text: str) -> Answer:
+    """Return a complete JSON response with this text."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, content_type="application/json")
+
+    return answer
+
+
 def refuses(status: int, reason: str, **headers: str) -> Answer:
     """Return an error response of an API server."""
     body = {"kind": "Status", "code": status, "reason": reason, "message": f"{reason} by the test"}
@@ -80,14 +89,15 @@ async def breaks(request: web.Request) -> web.StreamResponse:
     return response
 
 
-def streams(*events: Json, stays: bool = False) -> Answer:
-    """Send a watch with these events; `stays` keeps it open afterwards."""
+def streams(*events: Json | str, stays: bool = False) -> Answer:
+    """Send a watch with these events, or their text; `stays` keeps it open afterwards."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         for event in events:
-            await response.write(json.dumps(event).encode() + b"\n")
+            line = event if isinstance(event, str) else json.dumps(event)
+            await response.write(line.encode() + b"\n")
         if stays:
             await asyncio.sleep(3600)
         return response

@@ -1,7 +1,9 @@
 """The reflector mirrors the server's objects, whatever the server does."""
 
 import asyncio
+import json
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from aiohttp import web
@@ -14,12 +16,15 @@ from integration.kube.api_server import (
     next_of,
     refuses,
     says,
+    sends,
     streams,
 )
 from kubealign.kube.api import ApiOptions, KubernetesApi
+from kubealign.kube.documents import MAX_PAGE_BYTES
 from kubealign.kube.errors import STATUS_ERRORS, USER_ERRORS, ErrorTranslation
 from kubealign.kube.reflector import Reflector, ReflectorOptions, Scope
 from kubealign.kube.resources import PODS, ApiResource
+from support.deep_documents import nested
 
 
 class RecordingStore:
@@ -240,3 +245,52 @@ async def test_events_in_one_burst_leave_time_for_other_tasks() -> None:
         running.cancel()
         await asyncio.wait([running])
     assert len(set(seen)) > 100
+
+
+def _deep(uid: str, version: int) -> str:
+    return f'{{"metadata":{{"uid":"{uid}","resourceVersion":"{version}"}},"spec":{nested(3_000)}}}'
+
+
+async def test_an_unreadable_object_ends_neither_list_nor_watch(errors: ErrorTranslation) -> None:
+    items = f"[{_deep('deep', 1)},{json.dumps(_item('good', 2))}]"
+    page = f'{{"metadata":{{"resourceVersion":"4"}},"items":{items}}}'
+    changed = f'{{"type":"MODIFIED","object":{_deep("deep", 5)}}}'
+    watch = streams(changed, _event("ADDED", _item("late", 6)), stays=True)
+    stored, asked = await _followed([sends(page), watch], errors, 6)
+    assert stored.items == {"deep": 5, "good": 2, "late": 6}
+    assert len(asked) == 2
+
+
+class _RefusingStore(RecordingStore):
+    def put(self, item: Json) -> None:
+        if item["metadata"]["uid"] == "bad":
+            raise RecursionError("by the test")
+        super().put(item)
+
+
+async def test_an_object_that_the_store_cannot_take_ends_neither_list_nor_watch() -> None:
+    stored, unreadable = _RefusingStore(6), []
+    watch = streams(_event("MODIFIED", _item("bad", 5)), _event("ADDED", _item("late", 6)), stays=True)
+    async with ScriptedServer([_page(4, _item("bad", 1), _item("good", 2)), watch]) as connections:
+        options = ReflectorOptions(600, on_unreadable=lambda resource: unreadable.append(resource.plural))
+        reflector = Reflector(KubernetesApi(connections, "team"), Scope(PODS), stored, options)
+        running = asyncio.create_task(reflector.run())
+        async with asyncio.timeout(20):
+            await stored.reached.wait()
+        running.cancel()
+        await asyncio.wait([running])
+    assert stored.items == {"good": 2, "late": 6}
+    assert unreadable == ["pods", "pods"]
+
+
+async def test_a_page_that_is_too_long_is_asked_for_in_smaller_ones(errors: ErrorTranslation) -> None:
+    long = "x" * (MAX_PAGE_BYTES // 2)
+    answers = [
+        _page(4, _item("first", 1), {**_item("second", 2), "spec": [long, long]}),
+        _page(4, _item("first", 1), follows="next"),
+        _page(4, _item("second", 2)),
+        _OPEN,
+    ]
+    stored, asked = await _followed(answers, errors, 4)
+    assert stored.items == {"first": 1, "second": 2}
+    assert [parse_qs(urlsplit(path).query).get("limit") for path in asked[:3]] == [["100"], ["50"], ["50"]]

@@ -42,6 +42,8 @@ class Cluster:
     refusals: dict[str, str] = field(default_factory=dict)
     dependencies: dict[str, DependencyView | None] = field(default_factory=dict)
     circle: tuple[str, ...] = ()
+    #: Why parts of the job are missing.
+    unreadable: str = ""
     progress: DriverProgress | None = None
     platform: Platform = PLATFORM
     #: Names of the created pods, in order.
@@ -56,6 +58,7 @@ class Cluster:
     def observed(self) -> ObservedState:
         return ObservedState(
             job=_copy(self.job),
+            unreadable=self.unreadable,
             pods=tuple(pod_view(pod) for pod in self.pods.values()),
             objects=frozenset(self.objects),
             create_errors=dict(self.refusals),

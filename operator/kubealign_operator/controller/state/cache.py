@@ -6,9 +6,10 @@ state before the operator's last write. An object is only replaced by a newer re
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kubealign.kube.documents import UnreadableObject
 from kubealign.kube.resources import resource_version
 from kubealign.roles import Process
 from kubealign_operator.controller.kube.ownership import JobKey
@@ -34,6 +35,8 @@ class WatchedJob:
     dependencies: frozenset[str]
     #: Empty when the spec is invalid and nothing can be started.
     processes: tuple[Process, ...]
+    #: Why parts of the object are missing; empty: none are.
+    unreadable: str = ""
 
     @property
     def phase(self) -> str:
@@ -127,6 +130,7 @@ class JobStore:
         if before is not None and resource_version(item["metadata"]) <= before.version:
             return False
         job = strip_unused_metadata(item)
+        unreadable = item.reason if isinstance(item, UnreadableObject) else ""
         uid = str(job["metadata"]["uid"])
         if (
             before is not None
@@ -135,8 +139,10 @@ class JobStore:
         ):
             # The spec is unchanged: parse and keep it only once.
             job["spec"] = before.resource.get("spec")
+            tracked = replace(before, version=resource_version(job["metadata"]), resource=job)
+        elif unreadable:
             tracked = WatchedJob(
-                resource_version(job["metadata"]), uid, job, before.dependencies, before.processes
+                resource_version(job["metadata"]), uid, job, frozenset(), (), unreadable=unreadable
             )
         else:
             tracked = WatchedJob(

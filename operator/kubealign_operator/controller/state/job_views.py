@@ -1,6 +1,6 @@
 """Reduced jobs, and the view that one job has of another."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.dependencies import result_kind_of
@@ -28,19 +28,18 @@ def phase_of(job: Mapping[str, Any]) -> str:
 
 def dependency_names(job: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the jobs whose results a job reads: every `job: {name: NAME}` in its spec."""
-    return frozenset(_iter_dependency_names(job.get("spec")))
-
-
-def _iter_dependency_names(node: object) -> Iterator[str]:
-    if isinstance(node, dict):
-        name = get_path(node.get("job"), "name")
-        if isinstance(name, str):
-            yield name
-        for value in node.values():
-            yield from _iter_dependency_names(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _iter_dependency_names(value)
+    names: set[str] = set()
+    nodes = [job.get("spec")]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            name = get_path(node.get("job"), "name")
+            if isinstance(name, str):
+                names.add(name)
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
+    return frozenset(names)
 
 
 def dependency_view(job: Mapping[str, Any]) -> DependencyView:

@@ -1,9 +1,12 @@
 """Errors that the schema cannot express, with field and remedy."""
 
+import json
 from typing import Any
 
 import pytest
 
+from kubealign.kube.documents import MAX_DEPTH
+from support.deep_documents import nested
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import ppo, sft
 
@@ -104,3 +107,24 @@ def test_unknown_metadata_of_kubernetes_is_ignored() -> None:
     cluster = Cluster(job)
     cluster.settle()
     assert cluster.phase == "Starting"
+
+
+@pytest.mark.parametrize("has_started", [False, True])
+def test_an_unreadable_job_is_invalid_and_keeps_its_pods(has_started: bool) -> None:
+    cluster = Cluster(sft())
+    if has_started:
+        cluster.start()
+    phase, pods = ("Running" if has_started else "Pending"), set(cluster.pods)
+    cluster.unreadable = "spec.podTemplate is nested too deeply"
+    cluster.settle()
+    assert (cluster.phase, set(cluster.pods)) == (phase, pods)
+    assert cluster.message == "spec.podTemplate is nested too deeply"
+    assert cluster.condition("Accepted")["reason"] == "Invalid"
+
+
+def test_a_job_at_the_limit_of_nesting_is_planned() -> None:
+    affinity = {"nodeAffinity": json.loads(nested(MAX_DEPTH - 5))}
+    cluster = Cluster(sft(podTemplate={"spec": {"affinity": affinity}}))
+    cluster.settle()
+    assert cluster.phase == "Starting"
+    assert cluster.pods["sft-prepare"]["spec"]["affinity"] == affinity

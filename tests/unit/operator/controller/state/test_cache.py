@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kubealign.kube.documents import UnreadableObject
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.state.cache import JobStore, PodStore
 
@@ -171,3 +172,23 @@ def test_a_late_removal_keeps_the_successor_pod() -> None:
     pods.record_write(_pod("one-a", 9, uid="next"))
     pods.remove(_pod("one-a", 6))
     assert [view.uid for view in pods.pods_of_job(ONE)] == ["next"]
+
+
+def test_an_unreadable_job_is_known_by_its_metadata_and_recovers() -> None:
+    jobs = JobStore(Told(), 2048)
+    jobs.put(UnreadableObject(_job("one", 1, needs="base"), "spec.a is nested too deeply"))
+    job = jobs.get(ONE)
+    assert job is not None
+    assert (job.uid, job.unreadable) == ("uid-one", "spec.a is nested too deeply")
+    assert (job.processes, job.dependencies) == ((), frozenset())
+    # The answer to the operator's status patch: the spec is the same.
+    jobs.record_write(UnreadableObject(_job("one", 2, "Pending"), "spec.a is nested too deeply"))
+    job = jobs.get(ONE)
+    assert job is not None
+    assert (job.phase, job.unreadable) == ("Pending", "spec.a is nested too deeply")
+    changed = _job("one", 3, "Pending", needs="base")
+    changed["metadata"]["generation"] = 2
+    jobs.put(changed)
+    job = jobs.get(ONE)
+    assert job is not None
+    assert (job.dependencies, job.unreadable) == ({"base"}, "")

@@ -1,5 +1,7 @@
 """The view that one job has of another."""
 
+from typing import Any
+
 from kubealign.spec.algorithms import ResultKind
 from kubealign_operator.controller.state.job_views import dependency_names, dependency_view
 from support.rendering.jobs import sft
@@ -20,3 +22,10 @@ def test_data_and_models_of_other_jobs_are_dependencies() -> None:
         validation={"data": {"demonstrations": {"source": {"job": {"name": "held"}}}}},
     )
     assert dependency_names(job) == {"base", "samples", "held"}
+
+
+def test_dependencies_are_found_at_any_depth() -> None:
+    spec: Any = {"job": {"name": "base"}}
+    for _ in range(5_000):
+        spec = {"a": [spec]}
+    assert dependency_names({"spec": spec}) == {"base"}
