@@ -127,6 +127,81 @@ def reward(prompts, responses):
         wait_until_gone(pid)
 
 
+#: Starts a helper in a session of its own, which keeps standard error open; `daemon`: as an orphan.
+HELPERS = """
+import os, pathlib, subprocess, sys, time
+PIDS = pathlib.Path({pids!r})
+def start_helper(daemon):
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    if not daemon:
+        helper = subprocess.Popen(command, start_new_session=True).pid
+    else:
+        start = (
+            "import subprocess, sys; "
+            "print(subprocess.Popen(sys.argv[1:], start_new_session=True, stdout=subprocess.DEVNULL).pid)"
+        )
+        output = subprocess.run([sys.executable, "-c", start, *command], stdout=subprocess.PIPE, check=True)
+        helper = int(output.stdout)
+    PIDS.write_text(f"{{os.getpid()}} {{helper}}")
+def hangs(prompts, responses):
+    start_helper(daemon=False)
+    time.sleep(600)
+def leaves_a_daemon(prompts, responses):
+    start_helper(daemon=True)
+    time.sleep(600)
+def crashes(prompts, responses):
+    start_helper(daemon=True)
+    os._exit(5)
+def returns(prompts, responses):
+    start_helper(daemon=True)
+    return [1.0]
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted and found on Linux only")
+@pytest.mark.parametrize("name", ["hangs", "leaves_a_daemon", "crashes", "returns"])
+async def test_no_helper_outlives_the_function(make: Make, tmp_path: Path, name: str) -> None:
+    """Check that the call returns and every helper ends, also helpers that a signal to the group does not
+    reach and that hold the function's standard error."""
+    pids = tmp_path / "pids"
+    function = make(HELPERS.format(pids=str(pids)), timeout=2, name=name)
+    try:
+        async with asyncio.timeout(30):
+            async with function:
+                if name == "returns":
+                    assert await function.score(["p"], ["r"], {}) == [1.0]
+                else:
+                    with pytest.raises(RewardRaised if name == "crashes" else RewardHung):
+                        await function.score(["p"], ["r"], {})
+        for pid in pids.read_text().split():
+            wait_until_gone(int(pid), seconds=5)
+    finally:
+        for pid in pids.read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+async def test_a_helper_that_the_supervisor_cannot_kill_does_not_hold_up_the_call(
+    make: Make, tmp_path: Path
+) -> None:
+    """Check the deadline of the end: the supervisor itself is stopped, and its helper holds the pipes."""
+    pids = tmp_path / "pids"
+    source = HELPERS.format(pids=str(pids)) + (
+        "def stops(prompts, responses):\n"
+        "    start_helper(daemon=False)\n"
+        "    os.kill(os.getppid(), 19)\n"
+        "    time.sleep(600)\n"
+    )
+    try:
+        async with asyncio.timeout(30), make(source, timeout=2, name="stops") as function:
+            with pytest.raises(RewardHung):
+                await function.score(["p"], ["r"], {})
+    finally:
+        for pid in pids.read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
 async def test_a_wrong_length_is_permanent(make: Make) -> None:
     async with make("def reward(prompts, responses): return [1.0]") as function:
         with pytest.raises(BadReward, match="returned 1 rewards for 2 responses") as caught:

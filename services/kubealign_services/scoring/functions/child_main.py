@@ -5,6 +5,9 @@ Command line: `python -m kubealign_services.scoring.functions.child_main FUNCTIO
 FUNCTION is JSON: {"module": "package.module:name"}, {"file": PATH, "name": NAME} or {"plugin": NAME,
 "parameters": OBJECT}. The protocol uses the original standard input and output; the function's own prints
 go to standard error. The process ends when its input or its parent ends, whatever the function is doing.
+
+The function runs in a child of this process, its supervisor, which ends with every process that the function
+has started.
 """
 
 import functools
@@ -15,6 +18,7 @@ import json
 import math
 import os
 import queue
+import signal
 import sys
 import threading
 import traceback
@@ -24,6 +28,7 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 from kubealign.local.processes.parent_death import die_with_parent
+from kubealign_services.runtime.process.reaper import run_and_kill_descendants
 from kubealign_services.scoring.functions.protocol import FunctionFailure
 
 
@@ -36,8 +41,12 @@ class FunctionError(Exception):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve requests until the input ends."""
-    die_with_parent(os.getppid())
+    """Serve requests in a supervised child until the input ends."""
+    die_with_parent(os.getppid(), signal.SIGTERM)
+    return run_and_kill_descendants(lambda: _serve(argv))
+
+
+def _serve(argv: Sequence[str]) -> int:
     requests, replies = _private_pipes()
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests, lines), daemon=True).start()

@@ -32,6 +32,10 @@ START_SECONDS = 60.0
 # Maximum reply size: some tens of bytes per response.
 _REPLY_BYTES = 2**26
 _LOGGED_CHARACTERS = 2000
+# The supervisor kills for a second at most; after its end the output has been read, or another process holds
+# its pipe.
+_END_SECONDS = 2.0
+_OUTPUT_SECONDS = 1.0
 
 _ERRORS: dict[FunctionFailure, type[RewardError]] = {
     FunctionFailure.MISSING: RewardMissing,
@@ -89,17 +93,31 @@ class FunctionProcess:
             )
 
     async def close(self) -> None:
-        """Kill the process. A call in progress fails."""
+        """Kill the process and its descendants within some seconds. A call in progress fails."""
         process, self._process = self._process, None
+        output, self._output = self._output, None
+        if process is not None and process.returncode is None:
+            await self._kill(process)
+        if output is not None:
+            # A process that could not be killed may keep standard error open.
+            await asyncio.wait([output], timeout=_OUTPUT_SECONDS)
+            output.cancel()
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-        if self._output is not None:
-            await self._output
-            self._output = None
+            # Closes the pipes, also those that another process keeps open at its end.
+            process._transport.close()  # type: ignore[attr-defined]
+
+    async def _kill(self, process: asyncio.subprocess.Process) -> None:
+        """Have the supervisor kill the function and its descendants; kill the supervisor if it does not."""
+        # Not process.terminate, which would reap an ended process in the event loop's place and lose its code.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+        if await _has_ended(process):
+            return
+        log.warning("%s: its supervisor did not end, and is killed", self._label)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if not await _has_ended(process):
+            log.error("%s: process %s cannot be killed", self._label, process.pid)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -123,7 +141,7 @@ class FunctionProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_REPLY_BYTES,
-            # Its own session, so that its descendants are killed with it.
+            # Its own session, so that a signal to the worker's group does not reach it.
             start_new_session=True,
         )
         self._output = asyncio.create_task(self._log_output(self._process))
@@ -161,9 +179,11 @@ class FunctionProcess:
 
     async def _describe_exit(self, process: asyncio.subprocess.Process) -> str:
         await self.close()
-        code = process.returncode
-        if code is not None and code < 0:
-            return f"signal {signal.Signals(-code).name}"
+        code = process.returncode or 0
+        # The supervisor exits with 128 + the number of the signal that ended the function.
+        number = -code if code < 0 else code - 128
+        if number in signal.valid_signals():
+            return f"signal {signal.Signals(number).name}"
         return f"exit code {code}"
 
     async def _log_output(self, process: asyncio.subprocess.Process) -> None:
@@ -180,6 +200,17 @@ class FunctionProcess:
 
     def _log_line(self, line: bytes) -> None:
         log.info("%s printed: %s", self._label, line.decode(errors="replace")[:_LOGGED_CHARACTERS])
+
+
+async def _has_ended(process: asyncio.subprocess.Process) -> bool:
+    """Wait some seconds for the end of a process. Return False if it still runs."""
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        # Before Python 3.13 the wait also lasts while another process keeps a pipe open.
+        return process.returncode is not None
+    return True
 
 
 class ToolProcess(FunctionProcess):
