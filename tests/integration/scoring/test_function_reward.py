@@ -202,6 +202,23 @@ async def test_a_helper_that_the_supervisor_cannot_kill_does_not_hold_up_the_cal
                 os.kill(int(pid), signal.SIGKILL)
 
 
+async def test_the_function_is_not_named_on_a_command_line(make: Make) -> None:
+    """Check the command lines and environments of the function's process and its supervisor: a plugin's
+    parameters are sent like the function's name, and may be secret."""
+    source = """
+import os, pathlib
+def reward_of_secrets(prompts, responses):
+    read = [
+        pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
+        for pid in (os.getpid(), os.getppid())
+        for name in ("cmdline", "environ")
+    ]
+    return [float(sum(b"reward_of_secrets" in text or b"given.py" in text for text in read))]
+"""
+    async with make(source, name="reward_of_secrets") as function:
+        assert await function.score(["p"], ["r"], {}) == [0.0]
+
+
 async def test_a_wrong_length_is_permanent(make: Make) -> None:
     async with make("def reward(prompts, responses): return [1.0]") as function:
         with pytest.raises(BadReward, match="returned 1 rewards for 2 responses") as caught:

@@ -1,9 +1,9 @@
 """Child process that runs one reward function.
 
-Command line: `python -m kubealign_services.scoring.functions.child_main FUNCTION`.
+Command line: `python -m kubealign_services.scoring.functions.child_main`.
 
-FUNCTION is JSON: {"module": "package.module:name"}, {"file": PATH, "name": NAME} or {"plugin": NAME,
-"parameters": OBJECT}. The protocol uses the original standard input and output; the function's own prints
+The first line of the input names the function, as in protocol.py; the parameters of a plugin may be secret,
+and other users of the machine can read a command line. The protocol uses the original standard input and output; the function's own prints
 go to standard error. The process ends when its input or its parent ends, whatever the function is doing.
 
 The function runs in a child of this process, its supervisor, which ends with every process that the function
@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -40,18 +40,18 @@ class FunctionError(Exception):
         self.kind = kind
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     """Serve requests in a supervised child until the input ends."""
     die_with_parent(os.getppid(), signal.SIGTERM)
-    return run_and_kill_descendants(lambda: _serve(argv))
+    return run_and_kill_descendants(_serve)
 
 
-def _serve(argv: Sequence[str]) -> int:
+def _serve() -> int:
     requests, replies = _private_pipes()
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests, lines), daemon=True).start()
     try:
-        function = load_function(json.loads(argv[1]))
+        function = load_function(json.loads(lines.get()))
     except FunctionError as refusal:
         _reply(replies, {"error": refusal.kind, "message": str(refusal)})
         return 1
@@ -270,4 +270,4 @@ def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

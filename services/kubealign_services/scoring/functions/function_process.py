@@ -59,7 +59,7 @@ class FunctionProcess:
 
     Calls are serialised; each has `timeout_seconds` from its own start.
 
-    Use as an async context manager, or call `start` and `close`. target: as `child_main` takes it. label:
+    Use as an async context manager, or call `start` and `close`. target: as in protocol.py. label:
     description of the function for errors.
     """
 
@@ -136,7 +136,6 @@ class FunctionProcess:
             sys.executable,
             "-m",
             "kubealign_services.scoring.functions.child_main",
-            json.dumps(self._target),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -147,19 +146,18 @@ class FunctionProcess:
         self._output = asyncio.create_task(self._log_output(self._process))
         seconds = max(START_SECONDS, self._timeout)
         try:
-            await self._exchange(None, seconds, f"was not imported within {seconds:g} s")
+            await self._exchange(self._target, seconds, f"was not imported within {seconds:g} s")
         except RewardError:
             await self.close()
             raise
 
-    async def _exchange(self, request: dict[str, Any] | None, seconds: float, hung: str) -> dict[str, Any]:
+    async def _exchange(self, request: dict[str, Any], seconds: float, hung: str) -> dict[str, Any]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
             async with asyncio.timeout(seconds):
-                if request is not None:
-                    process.stdin.write(json.dumps(request).encode() + b"\n")
-                    await process.stdin.drain()
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                await process.stdin.drain()
                 line = await process.stdout.readline()
         except TimeoutError:
             await self.close()

@@ -1,9 +1,11 @@
 """Protocol of the child process that runs a reward function: one JSON object per line in each direction.
 
+First line to the child: the function, as {"module": "package.module:name"}, {"file": PATH, "name": NAME} or
+{"plugin": NAME, "parameters": OBJECT}.
 Requests: {"prompts": [text], "responses": [text], "columns": {name: [value]}}; for a tool {"argument":
 text}.
-Replies: {"rewards": [number or null]}, {"answer": text}, or {"error": KIND, "message": text}; the first line
-is the reply to the start.
+Replies: {"rewards": [number or null]}, {"answer": text}, or {"error": KIND, "message": text}; the first
+line is the reply to the start.
 """
 
 from enum import StrEnum
