@@ -7,7 +7,8 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 #: Reported only with an option of the spec: training in fp16, an importance correction, an overlong penalty,
 #: a dual clip, another trust region, a likelihood of good responses, a mask, a workflow, a validation, a
-#: mixture of sources, rewards that do not apply to all responses, streamed rows, a curriculum, reward models
+#: mixture of sources, rewards that do not apply to all responses
+#: or whose function fails, streamed rows, a curriculum, reward models
 #: beside the critic, or a teacher of samples.
 ASKED_FOR = (
     "seconds/record",
@@ -29,6 +30,8 @@ ASKED_FOR = (
     "policy/soft_weight",
     "reward/overlong_penalty",
     "reward/source/",
+    "reward/NAME/errors",
+    "reward/NAME/timeouts",
     "reward/unrewarded_share",
     "data/source/",
     "data/rows_read",

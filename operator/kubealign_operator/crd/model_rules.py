@@ -474,6 +474,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".attributes",
         ),
         CelRule(
+            "self.onError == 'Retry' || has(self.function) || has(self.plugin)",
+            "only a function or a plugin has errors of its own: remove it",
+            field_path=".onError",
+        ),
+        CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",
             field_path=".podTemplate",

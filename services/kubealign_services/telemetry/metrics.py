@@ -36,6 +36,13 @@ class ProcessMetrics:
         self.bus_messages = Counter(
             "kubealign_bus_messages", "Messages on the bus.", ("subject", "event"), registry=self.registry
         )
+        #: Labels: reward; kind: error, timeout.
+        self.reward_failures = Counter(
+            "kubealign_reward_failures",
+            "Samples on which a reward function failed.",
+            ("reward", "kind"),
+            registry=self.registry,
+        )
         #: Label kind: prompt, generated.
         self.engine_tokens = Counter(
             "kubealign_engine_tokens",

@@ -120,7 +120,7 @@ def reward(prompts, responses):
     async with function:
         with pytest.raises(RewardHung, match=r"did not answer within 2 s") as caught:
             await function.score(["p"], ["r"], {})
-        assert caught.value.permanent
+        assert not caught.value.permanent
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     for pid in pids:

@@ -39,6 +39,18 @@ class RewardPlacement(StrEnum):
     WITH_CRITIC = "WithCritic"
 
 
+class RewardErrorPolicy(StrEnum):
+    """Retry: the prompt is sampled again, and replaced after its last retry.
+
+    Zero: the reward of the sample is 0. Skip: the reward does not apply to the sample. Fail: the job fails.
+    """
+
+    RETRY = "Retry"
+    ZERO = "Zero"
+    SKIP = "Skip"
+    FAIL = "Fail"
+
+
 class FileFunction(SpecModel):
     """A function in a Python file."""
 
@@ -191,7 +203,15 @@ class Reward(SpecModel):
     )
     ranks: Ranks = Field(1, description=f"{SCORER_RANKS} More than 1 only for models with placement Own.")
     timeout_seconds: float = Field(
-        30.0, gt=0, description="Timeout of a call of the function, after which the job fails."
+        30.0,
+        gt=0,
+        description="Longest time that the function may take for one sample. Samples that were scored together "
+        "and take longer are scored again in smaller calls.",
+    )
+    on_error: RewardErrorPolicy = Field(
+        RewardErrorPolicy.RETRY,
+        description="Only with function or plugin: effect of a sample for which the function raises or takes "
+        "longer than timeoutSeconds, twice. With Retry the job fails after several such timeouts in a row.",
     )
     standardize: RewardStandardization | None = Field(
         None, description="Standardisation to mean 0 and standard deviation 1; null: none."
@@ -225,6 +245,9 @@ class Reward(SpecModel):
             raise field_errors(
                 "Reward", (("attributes",), self.attributes, "is for models with several scores: remove it")
             )
+        if self.models and self.on_error is not RewardErrorPolicy.RETRY:
+            remedy = "only a function or a plugin has errors of its own: remove it"
+            raise field_errors("Reward", (("onError",), self.on_error, remedy))
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise field_errors(
                 "Reward",

@@ -22,7 +22,10 @@ class ValidationScore(SpecModel):
     )
     function: RewardFunction = Field(description="The scoring function.")
     timeout_seconds: float = Field(
-        30.0, gt=0, description="Timeout of a call of the function, after which the job fails."
+        30.0,
+        gt=0,
+        description="Longest time that the function may take for one sample. Samples that were scored together "
+        "and take longer are scored again in smaller calls.",
     )
 
 

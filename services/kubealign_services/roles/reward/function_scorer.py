@@ -1,45 +1,72 @@
 """Scorer of rollouts that calls a Python function."""
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from kubealign.spec.sections.rewards import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
+from kubealign_services.scoring.functions.batching import BatchedFunction
+from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError, RewardHung
 from kubealign_services.scoring.row_context import read_row_context
-from kubealign_services.scoring.worker import empty_score
+from kubealign_services.scoring.worker import MAX_PULL_COUNT, empty_score
+
+ERROR, TIMEOUT = "error", "timeout"
+
+log = logging.getLogger(__name__)
 
 
 class FunctionScorer:
-    """Calls the function on many rollouts at once; its errors become the scores' errors."""
+    """Calls the function on many rollouts at once; an error is that of the rollouts that cause it.
 
-    def __init__(self, name: str, worker: str, function: FunctionReward) -> None:
+    Args:
+        policy: Effect of an error on the score.
+        on_failure: Called with ERROR or TIMEOUT for each sample on which the function fails.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        worker: str,
+        function: FunctionReward,
+        policy: RewardErrorPolicy = RewardErrorPolicy.RETRY,
+        on_failure: Callable[[str], None] = lambda kind: None,
+    ) -> None:
         self._name = name
         self._worker = worker
         self._function = function
+        self._policy = policy
+        self._on_failure = on_failure
+        self._batched = BatchedFunction(self._rewards, MAX_PULL_COUNT, policy is RewardErrorPolicy.RETRY)
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """Return one score per rollout, in order.
-
-        If the function raises for several rollouts, each is scored alone, so that one rollout does not
-        fail the others.
-        """
+        """Return one score per rollout, in order."""
         started_at = time.monotonic()
         scores = [empty_score(rollout, self._name, self._worker) for rollout in rollouts]
-        try:
-            rewards = await self._rewards(rollouts)
-        except RewardError as error:
-            if len(rollouts) > 1 and not error.permanent:
-                return [score for rollout in rollouts for score in await self([rollout])]
-            for score in scores:
-                score.error = str(error)
-                score.permanent = error.permanent
-            return scores
-        for score, reward in zip(scores, rewards, strict=True):
-            if reward is not None:
-                score.reward = reward
+        for score, outcome in zip(scores, await self._batched.outcomes(rollouts), strict=True):
+            if isinstance(outcome, RewardError):
+                self._fail(score, outcome)
+            elif outcome is not None:
+                score.reward = outcome
             score.seconds = (time.monotonic() - started_at) / len(scores)
         return scores
+
+    def _fail(self, score: scoring_pb2.Score, error: RewardError) -> None:
+        """Set the score of a rollout on which the function failed, by the policy."""
+        kind = TIMEOUT if isinstance(error, RewardHung) else ERROR
+        self._on_failure(kind)
+        if self._policy is RewardErrorPolicy.RETRY or not error.is_of_sample:
+            score.error, score.permanent = str(error), error.permanent
+            return
+        sample = f"row {score.group_id}, sample {score.sample}"
+        if self._policy is RewardErrorPolicy.FAIL:
+            score.error, score.permanent = f"{sample}: {error}; onError is {self._policy}", True
+            return
+        log.warning("a reward function failed", extra={"sample": sample, "cause": str(error)})
+        score.failure = kind
+        if self._policy is RewardErrorPolicy.ZERO:
+            score.reward = 0.0
 
     async def _rewards(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[float | None]:
         contexts = [read_row_context(rollout) for rollout in rollouts]

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
-from kubealign.spec.sections.rewards import Reward, RewardFunction, RewardPlugin
+from kubealign.spec.sections.rewards import Reward, RewardErrorPolicy
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
 from kubealign_services.roles.reward.servicer import RewardServicer
 from kubealign_services.runtime.process.context import ProcessContext
@@ -26,8 +26,8 @@ async def serve(context: ProcessContext) -> None:
             return
     for score in spec.validation_scores:
         if score.name == name:
-            timeout = score.timeout_seconds
-            await _serve_function(context, name, score.function, timeout, frozenset({"validation"}))
+            function = FunctionReward(score.function, score.timeout_seconds, name)
+            await _serve_function(context, name, function, frozenset({"validation"}))
             return
     names = [*(reward.name for reward in spec.rewards), *(score.name for score in spec.validation_scores)]
     raise PermanentFailure(f"the job has no reward {name}; there are {', '.join(names)}")
@@ -37,8 +37,8 @@ async def _serve_reward(context: ProcessContext, reward: Reward, purposes: froze
     """Score with a reward: a function or models."""
     target = reward.function or reward.plugin
     if target is not None:
-        timeout, sources = reward.timeout_seconds, reward.sources
-        await _serve_function(context, reward.name, target, timeout, purposes, sources)
+        function = FunctionReward(target, reward.timeout_seconds, reward.name)
+        await _serve_function(context, reward.name, function, purposes, reward.sources, reward.on_error)
     else:
         serve_models = await context.compute(_import_model_scorer)
         await serve_models(context, reward, purposes)
@@ -47,19 +47,24 @@ async def _serve_reward(context: ProcessContext, reward: Reward, purposes: froze
 async def _serve_function(
     context: ProcessContext,
     name: str,
-    target: RewardFunction | RewardPlugin,
-    timeout: float,
+    function: FunctionReward,
     purposes: frozenset[str],
     sources: Sequence[str] | None = None,
+    policy: RewardErrorPolicy = RewardErrorPolicy.RETRY,
 ) -> None:
     async with AsyncExitStack() as stack:
         try:
-            function = FunctionReward(target, timeout, name)
             await stack.enter_async_context(function)
         except RewardError as error:
             raise PermanentFailure(str(error)) from error
         worker = context.settings.name
-        scorer = restrict_to_sources(FunctionScorer(name, worker, function), name, worker, sources)
+        failures = context.metrics.reward_failures
+        scorer = restrict_to_sources(
+            FunctionScorer(name, worker, function, policy, lambda kind: failures.labels(name, kind).inc()),
+            name,
+            worker,
+            sources,
+        )
         await serve_scorer(context, f"reward-{name}", purposes, scorer, RewardServicer(scorer))
 
 

@@ -1,4 +1,7 @@
-"""Errors of reward functions. `permanent`: a retry cannot help."""
+"""Errors of reward functions.
+
+`permanent`: a retry cannot help. `is_of_sample`: the sample may be the cause, and others may succeed.
+"""
 
 from typing import ClassVar
 
@@ -6,7 +9,8 @@ from typing import ClassVar
 class RewardError(Exception):
     """A reward function did not return rewards. The message names the reward and the function."""
 
-    permanent: ClassVar[bool] = True
+    permanent = True
+    is_of_sample: ClassVar[bool] = False
 
 
 class RewardMissing(RewardError):
@@ -14,13 +18,27 @@ class RewardMissing(RewardError):
 
 
 class RewardRaised(RewardError):
-    """The function raised, or its process ended. The data may be the cause, so other samples may succeed."""
+    """The function raised, or its process ended."""
 
     permanent = False
+    is_of_sample = True
 
 
 class RewardHung(RewardError):
-    """The function did not respond before its timeout; its process was killed."""
+    """The function did not respond before its timeout; its process was killed.
+
+    `permanent` is set for samples that hang one after another.
+    """
+
+    permanent = False
+    is_of_sample = True
+
+
+class RewardNotImported(RewardHung):
+    """The import of the function did not end before its timeout; its process was killed."""
+
+    permanent = True
+    is_of_sample = False
 
 
 class BadReward(RewardError):

@@ -20,6 +20,7 @@ from kubealign_services.scoring.functions.errors import (
     RewardError,
     RewardHung,
     RewardMissing,
+    RewardNotImported,
     RewardRaised,
 )
 from kubealign_services.scoring.functions.protocol import FunctionFailure
@@ -74,7 +75,7 @@ class FunctionProcess:
     async def start(self) -> None:
         """Import the function.
 
-        Raises RewardMissing, or RewardHung where the import takes longer than a minute or the timeout,
+        Raises RewardMissing, or RewardNotImported where the import takes longer than a minute or the timeout,
         whichever is longer.
         """
         async with self._lock:
@@ -147,6 +148,8 @@ class FunctionProcess:
         seconds = max(START_SECONDS, self._timeout)
         try:
             await self._exchange(self._target, seconds, f"was not imported within {seconds:g} s")
+        except RewardHung as error:
+            raise RewardNotImported(str(error)) from error
         except RewardError:
             await self.close()
             raise

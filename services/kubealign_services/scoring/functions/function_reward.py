@@ -36,6 +36,8 @@ class FunctionReward(FunctionProcess):
         Args:
             columns: Name -> one JSON value per response.
 
+        The call as a whole has `timeout_seconds`: see BatchedFunction for more than one response.
+
         Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them the next call
         restarts the process where necessary.
         """

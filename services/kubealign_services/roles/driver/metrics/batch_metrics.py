@@ -144,6 +144,14 @@ def objective_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     }
 
 
+def reward_failure_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
+    """Return the number of samples on which a reward function failed and that have a reward by onError:
+    reward/NAME/errors and reward/NAME/timeouts. Empty where no function failed.
+    """
+    failures = Counter(f"reward/{score.source}/{score.failure}s" for score in scores if score.failure)
+    return {name: float(count) for name, count in failures.items()}
+
+
 def reward_model_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
     """Return the mean attributes and ensemble disagreement of the scores.
 

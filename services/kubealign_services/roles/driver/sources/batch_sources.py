@@ -14,6 +14,7 @@ from kubealign_services.roles.driver.frozen_models.teacher import TEACHER, add_s
 from kubealign_services.roles.driver.metrics.batch_metrics import (
     data_metrics,
     response_metrics,
+    reward_failure_metrics,
     reward_model_metrics,
     scoring_seconds,
     source_reward_metrics,
@@ -207,7 +208,7 @@ class GroupSource:
             for sample in group.rollouts
             for source in scorers.bus_sources
         ]
-        step.add(reward_model_metrics(scores) | scoring_seconds(scores))
+        step.add(reward_model_metrics(scores) | reward_failure_metrics(scores) | scoring_seconds(scores))
         step.add(combine_rewards(batch, scorers.rewards, state.step + 1, state.rewards))
         step.add(source_reward_metrics(batch, self._prompts))
         if curriculum is not None:

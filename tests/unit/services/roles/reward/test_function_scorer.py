@@ -4,9 +4,18 @@ from typing import Any, cast
 
 import pytest
 
+from kubealign.spec.sections.rewards import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.roles.driver.metrics.batch_metrics import reward_failure_metrics
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
 from kubealign_services.runtime.rpc.errors import InvalidRequest
+from kubealign_services.scoring.functions.errors import (
+    BadReward,
+    RewardError,
+    RewardHung,
+    RewardNotImported,
+    RewardRaised,
+)
 from kubealign_services.scoring.worker import read_reward
 
 
@@ -51,3 +60,66 @@ async def test_a_response_to_which_the_function_does_not_apply_has_no_reward() -
 async def test_a_rollout_without_its_row_is_refused(columns: bytes) -> None:
     with pytest.raises(InvalidRequest, match=r'columns of sample 3 is .*it must be \{"prompt": TEXT'):
         await scorer()([rollout_pb2.Rollout(sample=3, columns=columns)])
+
+
+class FailsOnX:
+    """Function that raises, or hangs, for the response x."""
+
+    def __init__(self, error: type[RewardError]) -> None:
+        self.error = error
+
+    async def score(
+        self, prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
+    ) -> list[float]:
+        if "x" in responses:
+            raise self.error("reward exact: f of score.py failed")
+        return [1.0] * len(responses)
+
+
+@pytest.mark.parametrize(("error", "kind"), [(RewardRaised, "error"), (RewardHung, "timeout")])
+@pytest.mark.parametrize("policy", RewardErrorPolicy)
+async def test_the_policy_decides_on_the_sample_that_fails(
+    policy: RewardErrorPolicy, error: type[RewardError], kind: str
+) -> None:
+    rollouts = [
+        rollout_pb2.Rollout(
+            response=text, group_id="0/17", sample=index, columns=b'{"prompt": "p", "columns": {}}'
+        )
+        for index, text in enumerate("axb")
+    ]
+    failures: list[str] = []
+    scorer = FunctionScorer("exact", "reward-exact-0", cast(Any, FailsOnX(error)), policy, failures.append)
+    scores = await scorer(rollouts)
+    assert [read_reward(score) for score in scores[::2]] == [1.0, 1.0]
+    assert [(score.error, score.failure) for score in scores[::2]] == [("", ""), ("", "")]
+    assert failures == [kind]
+    failed = scores[1]
+    cause = "reward exact: f of score.py failed"
+    expected = {
+        RewardErrorPolicy.RETRY: (None, cause, False, ""),
+        RewardErrorPolicy.ZERO: (0.0, "", False, kind),
+        RewardErrorPolicy.SKIP: (None, "", False, kind),
+        RewardErrorPolicy.FAIL: (None, f"row 0/17, sample 1: {cause}; onError is Fail", True, ""),
+    }
+    assert (read_reward(failed), failed.error, failed.permanent, failed.failure) == expected[policy]
+
+
+@pytest.mark.parametrize("policy", RewardErrorPolicy)
+@pytest.mark.parametrize("error", [BadReward, RewardNotImported])
+async def test_no_policy_hides_an_error_of_the_function_itself(
+    policy: RewardErrorPolicy, error: type[RewardError]
+) -> None:
+    rollout = rollout_pb2.Rollout(response="x", columns=b'{"prompt": "p", "columns": {}}')
+    [score] = await FunctionScorer("exact", "r", cast(Any, FailsOnX(error)), policy)([rollout])
+    assert score.permanent
+    assert score.error
+
+
+def test_failures_that_have_a_reward_are_counted_by_reward() -> None:
+    scores = [
+        scoring_pb2.Score(source="exact", failure="error"),
+        scoring_pb2.Score(source="exact", failure="timeout"),
+        scoring_pb2.Score(source="exact", failure="timeout"),
+        scoring_pb2.Score(source="style"),
+    ]
+    assert reward_failure_metrics(scores) == {"reward/exact/errors": 1.0, "reward/exact/timeouts": 2.0}
