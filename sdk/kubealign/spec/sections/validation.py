@@ -24,8 +24,8 @@ class ValidationScore(SpecModel):
     timeout_seconds: float = Field(
         30.0,
         gt=0,
-        description="Longest time that the function may take for one sample. Samples that were scored together "
-        "and take longer are scored again in smaller calls.",
+        description="Longest time that the function may take for one sample. Samples that were scored "
+        "together and take longer are scored again in smaller calls.",
     )
 
 

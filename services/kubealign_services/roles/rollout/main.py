@@ -27,6 +27,7 @@ from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.roles.rollout.workflow.factory import open_sample_producer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.loop_watchdog import watch_event_loop
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.scoring.functions.errors import RewardMissing
@@ -103,11 +104,14 @@ async def _run_worker(
     try:
         async with open_sample_producer(rollout.workflow, generator, name, tokenizer) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
+            # A custom workflow may block this event loop too, by code that holds the interpreter lock.
+            has_own_code = rollout.workflow is not None and rollout.workflow.function is not None
+            watchdogs = [watch_event_loop()] if has_own_code else []
             # In the trainer's process the worker has no address: its work arrives by the bus alone.
             reachable = context.settings.listen is not None
             servicer = RolloutServicer(name, generator, weights, samples)
             async with context.serve([servicer, *servicers]) if reachable else nullcontext():
-                await run_until_stopped(context.stop, generator.run(), worker.run(), *others)
+                await run_until_stopped(context.stop, generator.run(), worker.run(), *others, *watchdogs)
     except (WorkflowFailed, RewardMissing) as error:
         raise PermanentFailure(str(error)) from error
 

@@ -28,8 +28,16 @@ _WORKFLOW_PURPOSES = frozenset({"train", "validation"})
 class SampleProducer(Protocol):
     """Producer of the samples of a group's part."""
 
-    def make(self, item: rollout_pb2.WorkItem, part: GroupPart) -> AsyncGenerator[rollout_pb2.Rollout]:
-        """Yield each sample as soon as it is finished. Raises RequestRefused, WorkflowFailed."""
+    def make(
+        self, item: rollout_pb2.WorkItem, part: GroupPart, deadline: float | None = None
+    ) -> AsyncGenerator[rollout_pb2.Rollout]:
+        """Yield each sample as soon as it is finished.
+
+        Args:
+            deadline: time.monotonic() at which custom workflows are cancelled; None: never.
+
+        Raises RequestRefused, WorkflowFailed.
+        """
 
 
 class SingleTurn:
@@ -38,7 +46,9 @@ class SingleTurn:
     def __init__(self, generator: Generator, worker: str) -> None:
         self._generator, self._worker = generator, worker
 
-    async def make(self, item: rollout_pb2.WorkItem, part: GroupPart) -> AsyncGenerator[rollout_pb2.Rollout]:
+    async def make(
+        self, item: rollout_pb2.WorkItem, part: GroupPart, deadline: float | None = None
+    ) -> AsyncGenerator[rollout_pb2.Rollout]:
         async with aclosing(self._generator.generate(part.request)) as samples:
             async for sample in samples:
                 yield to_rollout(item, sample, self._worker, part.first_sample)
@@ -54,14 +64,16 @@ class MultiTurn:
         self._generator, self._worker = generator, worker
         self._workflow, self._tokenizer = workflow, tokenizer
 
-    async def make(self, item: rollout_pb2.WorkItem, part: GroupPart) -> AsyncGenerator[rollout_pb2.Rollout]:
+    async def make(
+        self, item: rollout_pb2.WorkItem, part: GroupPart, deadline: float | None = None
+    ) -> AsyncGenerator[rollout_pb2.Rollout]:
         if item.purpose not in _WORKFLOW_PURPOSES:
             async with aclosing(self._single_turn.make(item, part)) as samples:
                 async for rollout in samples:
                     yield rollout
             return
         tasks = [
-            asyncio.create_task(self._run_episode(item, part, index))
+            asyncio.create_task(self._run_episode(item, part, index, deadline))
             for index in range(len(part.request.seeds))
         ]
         try:
@@ -73,7 +85,7 @@ class MultiTurn:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_episode(
-        self, item: rollout_pb2.WorkItem, part: GroupPart, index: int
+        self, item: rollout_pb2.WorkItem, part: GroupPart, index: int, deadline: float | None
     ) -> rollout_pb2.Rollout:
         """Run the workflow of one sample."""
         request = replace(
@@ -82,7 +94,8 @@ class MultiTurn:
             seeds=(part.request.seeds[index],),
         )
         context = json.loads(item.columns)
-        episode = Episode(context["prompt"], context["columns"], request, self._tokenizer, self._generate)
+        prompt, columns = context["prompt"], context["columns"]
+        episode = Episode(prompt, columns, request, self._tokenizer, self._generate, deadline)
         await self._workflow(episode)
         return episode_to_rollout(item, part, index, episode.transcript, self._worker)
 

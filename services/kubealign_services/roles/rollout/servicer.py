@@ -1,5 +1,6 @@
 """gRPC service RolloutService: direct calls of the bus worker's generator."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -30,10 +31,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[rollout_pb2.Rollout]:
         item = request.item
-        await self._weights.wait_for_version(item.fence, item.min_version, timeout=context.time_remaining())
+        remaining = context.time_remaining()
+        deadline = None if remaining is None else time.monotonic() + remaining
+        await self._weights.wait_for_version(item.fence, item.min_version, timeout=remaining)
         try:
             for part in split_into_parts(item):
-                async with aclosing(self._samples.make(item, part)) as samples:
+                async with aclosing(self._samples.make(item, part, deadline)) as samples:
                     async for rollout in samples:
                         yield rollout
         except (RequestRefused, WorkflowFailed, RewardError) as error:

@@ -124,6 +124,7 @@ class RolloutWorker:
         remaining = item.deadline - time.time()
         if remaining <= 0:
             return []
+        deadline = time.monotonic() + remaining
         try:
             await self._weights.wait_for_version(item.fence, item.min_version, timeout=remaining)
         except (StaleFence, TimeoutError) as error:
@@ -136,18 +137,22 @@ class RolloutWorker:
         try:
             async with asyncio.TaskGroup() as parts:
                 for part in split_into_parts(item):
-                    parts.create_task(self._generate(item, part, rollouts))
+                    parts.create_task(self._generate(item, part, rollouts, deadline))
         except* EngineLost as lost:
             # All parts share one engine, so their errors have one cause.
             raise EngineLost(str(lost.exceptions[0])) from lost
         return rollouts
 
     async def _generate(
-        self, item: rollout_pb2.WorkItem, part: GroupPart, rollouts: list[rollout_pb2.Rollout]
+        self,
+        item: rollout_pb2.WorkItem,
+        part: GroupPart,
+        rollouts: list[rollout_pb2.Rollout],
+        deadline: float,
     ) -> None:
         """Generate and publish the samples of one part."""
         try:
-            async with aclosing(self._samples.make(item, part)) as samples:
+            async with aclosing(self._samples.make(item, part, deadline)) as samples:
                 async for rollout in samples:
                     rollouts.append(rollout)
                     await self._publish(rollout)

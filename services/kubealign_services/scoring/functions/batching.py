@@ -29,9 +29,9 @@ class BatchedFunction(Generic[T]):
     Args:
         call: Returns one reward per sample. Raises RewardError.
         most_samples: Most samples in a call.
-        reports_errors: The driver requests the prompt of a failed sample again, so that a sample for which the
-            function raises is not called a second time, as one that hangs always is; and after
-            MAX_CONSECUTIVE_HANGS the function is not called on the samples that are left.
+        reports_errors: The driver requests the prompt of a failed sample again. The function is then called
+            a second time on a sample that hangs, but not on one for which it raises; after
+            MAX_CONSECUTIVE_HANGS it is not called on the samples that are left.
     """
 
     def __init__(

@@ -3,8 +3,9 @@
 Command line: `python -m kubealign_services.scoring.functions.child_main`.
 
 The first line of the input names the function, as in protocol.py; the parameters of a plugin may be secret,
-and other users of the machine can read a command line. The protocol uses the original standard input and output; the function's own prints
-go to standard error. The process ends when its input or its parent ends, whatever the function is doing.
+and other users of the machine can read a command line. The protocol uses the original standard input and
+output; the function's own prints go to standard error. The process ends when its input or its parent ends,
+whatever the function is doing.
 
 The function runs in a child of this process, its supervisor, which ends with every process that the function
 has started.

@@ -109,7 +109,7 @@ class FunctionProcess:
 
     async def _kill(self, process: asyncio.subprocess.Process) -> None:
         """Have the supervisor kill the function and its descendants; kill the supervisor if it does not."""
-        # Not process.terminate, which would reap an ended process in the event loop's place and lose its code.
+        # Not process.terminate, which reaps an ended process in the event loop's place and loses its code.
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)
         if await _has_ended(process):

@@ -1,5 +1,6 @@
 """Episode: one response of several turns, alternating between policy and environment."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,15 +67,30 @@ class Episode:
         request: GenerationRequest,
         tokenizer: PreTrainedTokenizerBase,
         generate: GenerateSample,
+        deadline: float | None = None,
     ) -> None:
         """Set up an episode.
 
         Args:
             request: Request of this one sample; the seeds of its turns derive from its seed.
+            deadline: time.monotonic() at which a custom workflow is cancelled; None: never.
         """
+        self.deadline = deadline
         self.prompt, self.columns = prompt, columns
         self.transcript = Transcript()
         self._request, self._tokenizer, self._generate = request, tokenizer, generate
+
+    def call_engine_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have `generate` call the engine on this event loop, for a workflow that runs on another one."""
+        generate = self._generate
+
+        async def on_loop(request: GenerationRequest) -> GeneratedSample:
+            async def call() -> GeneratedSample:
+                return await generate(request)
+
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), loop))
+
+        self._generate = on_loop
 
     @property
     def response(self) -> str:

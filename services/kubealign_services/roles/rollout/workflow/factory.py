@@ -33,7 +33,9 @@ async def open_sample_producer(
 
 async def _create_workflow(spec: WorkflowSpec, stack: AsyncExitStack) -> EpisodeWorkflow:
     if spec.function is not None:
-        return CustomWorkflow.from_spec(spec.function)
+        workflow = CustomWorkflow.from_spec(spec.function)
+        stack.callback(workflow.close)
+        return workflow
     assert spec.tools is not None
     tools = {tool.name: await stack.enter_async_context(ToolProcess(tool)) for tool in spec.tools.tools}
     return ToolWorkflow(spec.tools, tools)

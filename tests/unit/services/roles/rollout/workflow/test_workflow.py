@@ -191,6 +191,8 @@ async def test_engine_and_trainer_logprobs_agree_across_environment_tokens(
     engine.refit(backend.snapshot(), 4)
     generator = SteppedGenerator(engine, compute)  # type: ignore[arg-type]
     running = asyncio.create_task(generator.run())
+    # Its thread calls the engine on this event loop.
+    workflow = CustomWorkflow(asks_twice, "asks_twice")
     item = rollout_pb2.WorkItem(
         group_id="0/1",
         prompt_tokens=ids("1+2="),
@@ -204,10 +206,11 @@ async def test_engine_and_trainer_logprobs_agree_across_environment_tokens(
         rollouts: Sequence[rollout_pb2.Rollout] = [
             rollout
             for part in split_into_parts(item)
-            async for rollout in MultiTurn(generator, "w", asks_twice, TOKENIZER).make(item, part)
+            async for rollout in MultiTurn(generator, "w", workflow, TOKENIZER).make(item, part)
         ]
     finally:
         running.cancel()
+        workflow.close()
     assert sorted(rollout.sample for rollout in rollouts) == [0, 1]
     assert len({rollout.response for rollout in rollouts}) == 2
     for rollout in rollouts:
