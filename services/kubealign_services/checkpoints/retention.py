@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
+
 #: Prefix of a folder that is being filled: not yet a checkpoint.
 WRITING_PREFIX = ".writing-"
 #: Prefix of a folder that is being deleted: no longer a checkpoint.
@@ -45,7 +47,9 @@ def remove_leftovers(directory: Path, fence: int, should_stop: Callable[[], bool
         if should_stop():
             return
         if _is_leftover(path.name, fence):
+            failpoint(Failpoint.PRUNE_BEFORE_DELETE)
             shutil.rmtree(path, ignore_errors=True)
+            failpoint(Failpoint.PRUNE_AFTER_DELETE)
             if path.exists():
                 log.warning("a leftover of a checkpoint could not be deleted", extra={"path": str(path)})
 

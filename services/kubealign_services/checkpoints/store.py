@@ -16,6 +16,7 @@ from kubealign_services.checkpoints.fence import Fence, StaleFence
 from kubealign_services.checkpoints.lineage import UNRECORDED_FENCE, Lineage, read_lineage
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, file_digest
 from kubealign_services.checkpoints.retention import remove_leftovers, removing_name, writing_name
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 
 #: Folder of the checkpoints in the run directory.
 CHECKPOINTS_FOLDER = "commits"
@@ -162,6 +163,7 @@ class CheckpointStore:
             fsync_path(path)
             final = self._free_name(manifest.step)
             self._fence.check()
+            failpoint(Failpoint.CHECKPOINT_BEFORE_RENAME)
             os.rename(path, final)  # noqa: PTH104
         except OSError as error:
             self.discard(path)
@@ -170,6 +172,7 @@ class CheckpointStore:
             self.discard(path)
             raise
         try:
+            failpoint(Failpoint.CHECKPOINT_AFTER_RENAME)
             fsync_path(self._directory)
         except OSError as error:
             # A successor may already have begun with this checkpoint.

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from prometheus_client import Counter
 
 from kubealign_services.messaging.contract import Bus, Delivery
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 
 
 class InstrumentedBus:
@@ -17,7 +18,9 @@ class InstrumentedBus:
         self.ack_wait = bus.ack_wait
 
     async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+        failpoint(Failpoint.BUS_BEFORE_PUBLISH)
         await self._bus.publish(subject, data, message_id)
+        failpoint(Failpoint.BUS_AFTER_PUBLISH)
         self._messages.labels(subject, "published").inc()
 
     async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
@@ -49,7 +52,9 @@ class _InstrumentedDelivery:
         self._messages = messages
 
     async def ack(self) -> None:
+        failpoint(Failpoint.BUS_BEFORE_ACK)
         await self._delivery.ack()
+        failpoint(Failpoint.BUS_AFTER_ACK)
         self._messages.labels(self._subject, "acknowledged").inc()
 
     async def in_progress(self) -> None:

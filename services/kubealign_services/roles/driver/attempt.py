@@ -61,6 +61,7 @@ from kubealign_services.roles.driver.trainer_client import (
 )
 from kubealign_services.roles.driver.training_run import TrainingRun
 from kubealign_services.roles.driver.weight_sync import NoSync, SyncOnDemand, WeightSync
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.rpc.client import Peer
 from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
@@ -257,6 +258,7 @@ async def restore_state(
     state = JobState() if checkpoint is None else JobState.model_validate(checkpoint.manifest.driver_state)
     for member in members:
         await member.load(state, None if checkpoint is None else checkpoint.path / member.role)
+    failpoint(Failpoint.RESUME_AFTER_LOAD)
     log.info(
         "trainer and critic loaded",
         extra={"step": state.step, "commit": str(checkpoint.path) if checkpoint else "none"},

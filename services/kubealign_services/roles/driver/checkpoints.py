@@ -14,6 +14,7 @@ from kubealign_services.roles.driver.concurrency import run_in_thread
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.state import CurriculumState, JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient, TrainingClient
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
 
 _REMEDY = "Fix the cause; the same command then continues from the newest checkpoint"
@@ -58,6 +59,7 @@ class CheckpointWriter:
         """
         if state.step == self._last_saved_step:
             return
+        failpoint(Failpoint.CHECKPOINT_BEFORE_BEGIN)
         try:
             folder = await run_in_thread(self._store.begin, state.step)
             try:
@@ -93,7 +95,9 @@ class CheckpointWriter:
             role_folder.mkdir()
         except OSError as error:
             raise StorageFull(f"{error.strerror} at {role_folder}") from error
+        failpoint(Failpoint.CHECKPOINT_AFTER_BEGIN)
         written = await member.save(step, role_folder)
+        failpoint(Failpoint.CHECKPOINT_AFTER_SHARDS)
         return [
             ShardFile(name=shard.name, size_bytes=shard.size_bytes, digest=shard.digest) for shard in written
         ]
@@ -169,7 +173,9 @@ class TrainingHistory:
 
     def _append(self, line: TrainedStep) -> None:
         self._fence.check()
+        failpoint(Failpoint.HISTORY_BEFORE_APPEND)
         self._history.append(line)
+        failpoint(Failpoint.HISTORY_AFTER_APPEND)
 
 
 class ResultExporter:
@@ -186,5 +192,7 @@ class ResultExporter:
         Raises StaleFence if another driver has taken over before the model is written or meanwhile.
         """
         await run_in_thread(self._fence.check)
+        failpoint(Failpoint.EXPORT_BEFORE)
         await self._trainer.export(state.step, self._directory)
+        failpoint(Failpoint.EXPORT_AFTER)
         await run_in_thread(self._fence.check)

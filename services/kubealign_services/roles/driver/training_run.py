@@ -24,6 +24,7 @@ from kubealign_services.roles.driver.trainer_client import (
 )
 from kubealign_services.roles.driver.validation.validation import ValidationSchedule
 from kubealign_services.roles.driver.weight_sync import WeightSync
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.training.contract import NonFiniteLoss
 
 
@@ -76,6 +77,7 @@ class TrainingRun:
 
         try:
             async with self.critical_section:
+                failpoint(Failpoint.STEP_BEFORE_TRAIN)
                 try:
                     self.state = await run_train_step(
                         self.trainer_client,
@@ -89,6 +91,7 @@ class TrainingRun:
                     )
                 except NonFiniteLoss as error:
                     raise self.non_finite_failure(after.step, error) from error
+                failpoint(Failpoint.STEP_AFTER_TRAIN)
                 await self.history.append(self.state)
             await asyncio.gather(*publishing)
         finally:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from kubealign.process_settings import STACKS_SIGNAL, ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.fence import StaleFence
+from kubealign_services.runtime.failpoints import arm_failpoints
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.cpu_priority import lower_priority, lower_session_priority
 from kubealign_services.runtime.process.exit_watchdog import ExitWatchdog, awaited_functions, exit_immediately
@@ -66,6 +67,7 @@ def run_role(main: RoleMain, argv: Sequence[str]) -> int:
         import torch
 
         torch.set_num_threads(settings.threads)
+    arm_failpoints(settings.run_dir, settings.name)
     log.info("started", extra={"rank": settings.rank, "threads": settings.threads})
     deadline = ExitWatchdog()
     code = asyncio.run(_run_with_context(main, settings, job, deadline, last_error))

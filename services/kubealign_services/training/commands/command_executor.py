@@ -18,6 +18,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.checkpoints.manifest import describe_shards
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.runtime.rpc.errors import OutOfOrder
 from kubealign_services.training.contract import ForwardCachingBackend, TrainingBackend, UpdatePlan
 
@@ -107,6 +108,7 @@ class TrainingCore:
         self.check_fence(request.fence)
         self._backend = None
         self._last_reply = None
+        failpoint(Failpoint.TRAINER_BEFORE_LOAD)
         backend = self._create_backend()
         if request.directory:
             backend.load(Path(request.directory))
@@ -136,6 +138,7 @@ class TrainingCore:
                 f"step {request.step} was requested of a {self._role} that is at step {self._step}: "
                 f"the next is {self._step + 1}"
             )
+        failpoint(Failpoint.TRAINER_BEFORE_STEP)
         reply = training_pb2.TrainStepReply(step=request.step)
         if request.update:
             batch = decode(request.batch)
@@ -148,6 +151,7 @@ class TrainingCore:
         self._step = request.step
         self._driver_state = request.driver_state
         self._last_reply = (request.fence, reply)
+        failpoint(Failpoint.TRAINER_AFTER_STEP)
         return reply
 
     def evaluate(self, request: training_pb2.EvaluateRequest) -> training_pb2.EvaluateReply:
@@ -173,12 +177,16 @@ class TrainingCore:
         self.check_fence(request.fence)
         if request.step != self._step:
             raise OutOfOrder(f"step {request.step} cannot be saved: the {self._role} is at step {self._step}")
+        failpoint(Failpoint.TRAINER_BEFORE_SAVE)
         self.backend.save(Path(request.directory))
+        failpoint(Failpoint.TRAINER_AFTER_SAVE)
         return training_pb2.SaveReply()
 
     def export(self, request: training_pb2.ExportRequest) -> training_pb2.ExportReply:
         self.check_fence(request.fence)
+        failpoint(Failpoint.TRAINER_BEFORE_EXPORT)
         self.backend.export(Path(request.directory))
+        failpoint(Failpoint.TRAINER_AFTER_EXPORT)
         return training_pb2.ExportReply()
 
 

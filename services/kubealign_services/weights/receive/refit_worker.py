@@ -16,6 +16,7 @@ from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.messaging.contract import Bus, BusUnavailable
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.runtime.rpc.errors import OutOfOrder
 from kubealign_services.weights.announce.announcement import decode_announcement
 from kubealign_services.weights.announce.manifest import describe_weights
@@ -199,6 +200,7 @@ class RefitWorker:
         start = time.monotonic()
         deadline = asyncio.timeout(self._timeout)
         try:
+            failpoint(Failpoint.WEIGHTS_BEFORE_APPLY)
             async with deadline:
                 try:
                     await self._refit(
@@ -207,6 +209,7 @@ class RefitWorker:
                 except VerificationFailed as error:
                     log.warning("corrupt weights are fetched again", extra={"cause": str(error)})
                     await self._refit(announcement, self._receiver.fetch(announcement), answer)
+            failpoint(Failpoint.WEIGHTS_AFTER_APPLY)
         except Exception as error:
             answer.error = f"{type(error).__name__}: {error}"
             if deadline.expired():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kubealign.spec.sections.rollout import WeightEncoding, WeightTransport
 from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.runtime.rpc.errors import NotFound, StorageFull
 from kubealign_services.training.weight_slices import WeightSlice
 from kubealign_services.weights.announce.announcement import build_announcement
@@ -133,9 +134,11 @@ class WeightsPublisher:
         slot = self._slots[self._next_slot]
         if slot.part is None:
             raise RuntimeError(f"nothing was written that could be sealed as {describe_weights(weights)}")
+        failpoint(Failpoint.WEIGHTS_BEFORE_PUBLISH)
         slot.file.seal(weights)
         slot.weights = weights
         self._next_slot = 1 - self._next_slot
+        failpoint(Failpoint.WEIGHTS_AFTER_PUBLISH)
 
     def publish(
         self,

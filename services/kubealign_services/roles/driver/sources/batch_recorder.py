@@ -15,6 +15,7 @@ from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import list_prompts
 from kubealign_services.roles.driver.sources.batch_sources import BatchSource
 from kubealign_services.roles.driver.state import JobState
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 
 _REMEDY = "make room, or set spec.checkpoint.recordBatches: false"
 
@@ -66,8 +67,10 @@ class BatchRecorder:
             if line_file.exists():
                 line_file.unlink()
                 fsync_path(self._folder)
+            failpoint(Failpoint.RECORD_BEFORE_WRITE)
             replace_file(batch_path(self._folder, step), [message.columns])
             replace_file(line_file, [line.model_dump_json().encode() + b"\n"])
+            failpoint(Failpoint.RECORD_AFTER_WRITE)
         except OSError as error:
             raise self._storage_error(step, error) from error
 
