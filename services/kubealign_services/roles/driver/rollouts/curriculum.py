@@ -210,7 +210,7 @@ class Curriculum:
             self._digest = _chain_digest(self._digest, [*line.prompts, *line.dropped], line.mean_rewards)
         if self._digest != progress.digest:
             raise UnrecoverableError(
-                f"the mean rewards of prompts in history.jsonl are not those that step {self._step} was made "
+                f"the mean rewards of prompts in the history are not those that step {self._step} was made "
                 "with: the file is damaged, and the curriculum cannot continue; restore it, or start the job "
                 "afresh"
             )
