@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
+import threading
 from typing import Any
 
 import pytest
 import torch
 
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.roles.driver.concurrency import run_calls
+from kubealign_services.roles.driver.concurrency import run_calls, run_in_thread
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import ColocatedScorer, run_train_step
@@ -112,3 +113,23 @@ async def test_results_come_in_the_order_of_the_calls_and_the_first_error_is_rai
         await run_calls(*calls, parallel=parallel)
     await asyncio.sleep(0)
     assert all(inspect.getcoroutinestate(each) == inspect.CORO_CLOSED for each in calls)
+
+
+async def test_cancelled_call_in_a_thread_ends_first() -> None:
+    begun, resumed = threading.Event(), threading.Event()
+    ended = False
+
+    def call() -> None:
+        nonlocal ended
+        begun.set()
+        assert resumed.wait(30)
+        ended = True
+
+    task = asyncio.create_task(run_in_thread(call))
+    assert await asyncio.to_thread(begun.wait, 30)
+    task.cancel()
+    assert not (await asyncio.wait({task}, timeout=0.05))[0]
+    resumed.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended
