@@ -25,7 +25,7 @@ from kubealign.local.processes.liveness import LivenessPolicy
 from kubealign.local.processes.supervisor import UnitState
 from kubealign.local.run_dir.control_socket import list_processes, scale
 from kubealign.local.run_dir.status import Phase, read_status
-from kubealign.process_settings import ProcessSettings
+from kubealign.process_settings import ExitCode, ProcessSettings
 
 pytestmark = pytest.mark.timeout(90)
 JOB = [prepare(), trainer(), rollout(), driver("trainer", "rollout")]
@@ -144,6 +144,15 @@ async def test_the_ranks_of_a_group_restart_together(place: Place) -> None:
         (place.folder.settings / "trainer-0.json").read_text()
     ).rendezvous
     assert again != met
+    await begun.finish()
+
+
+async def test_replaced_driver_restarts_outside_the_budget(place: Place) -> None:
+    place.lifecycle(max_restarts=0)
+    place.behave(driver={"codes": [ExitCode.REPLACED]})
+    begun = await place.begin(JOB)
+    await begun.until(lambda: place.sequence("start").count("driver") == 2)
+    await begun.all_ready()
     await begun.finish()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from kubealign.v1 import training_pb2
 from kubealign.v1.trainer_pb2_grpc import TrainerServicer
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
@@ -30,6 +31,10 @@ async def ends(context: ProcessContext) -> None:
 async def waits(context: ProcessContext) -> None:
     context.logger.info("waiting")
     await run_until_stopped(context.stop, asyncio.sleep(3600))
+
+
+async def is_replaced(context: ProcessContext) -> None:
+    raise StaleFence("fence 1 has been replaced by 2")
 
 
 async def fails_for_good(context: ProcessContext) -> None:
@@ -83,6 +88,7 @@ SCENARIOS = {
     for main in (
         ends,
         waits,
+        is_replaced,
         fails_for_good,
         crashes,
         crashes_while_computing,

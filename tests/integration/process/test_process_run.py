@@ -170,6 +170,14 @@ def test_graceful_stop(process: RoleProcess, number: signal.Signals) -> None:
     assert process.event("ended")["code"] == 143
 
 
+def test_replaced_process_reports_no_failure(process: RoleProcess) -> None:
+    process.start("is_replaced")
+    assert process.wait() == ExitCode.REPLACED
+    event = process.event("replaced: fence 1 has been replaced by 2")
+    assert event["level"] == "warning" and "exception" not in event
+    assert not process.settings.termination.exists()
+
+
 def test_permanent_failure_writes_the_termination_message(process: RoleProcess) -> None:
     process.start("fails_for_good")
     assert process.wait() == ExitCode.PERMANENT
