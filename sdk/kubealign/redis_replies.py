@@ -52,7 +52,7 @@ def bounded_redis(max_reply_bytes: int, *, timeout_seconds: float, retries: int,
 class _BoundedReplyParser(_AsyncRESP2Parser):
     """Parser of RESP2 (https://redis.io/docs/latest/develop/reference/protocol-spec/) with a size limit.
 
-    A reply whose reading was interrupted is not resumed: the client closes the connection.
+    A reply that is too large is not read to its end: the client closes the connection.
     """
 
     def __init__(self, socket_read_size: int, max_reply_bytes: int) -> None:
@@ -62,10 +62,7 @@ class _BoundedReplyParser(_AsyncRESP2Parser):
 
     async def read_response(self, disable_decoding: bool = False) -> Any:
         self._remaining = self._max_reply_bytes
-        try:
-            return await super().read_response(disable_decoding)
-        finally:
-            self._clear()
+        return await super().read_response(disable_decoding)
 
     async def _read(self, length: int) -> bytes:
         self._charge(length)

@@ -108,7 +108,7 @@ _ATTACKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("attack", _ATTACKS)
 async def test_a_bad_key_costs_its_own_job_the_metrics(
-    platform: PlatformRedis, process: RedisProcess, attack: str
+    platform: PlatformRedis, process: RedisProcess, attack: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check progress, user synchronisation and removal of keys while a job writes what no driver writes."""
     jobs, changed = _jobs(_EVIL, _GOOD), []
@@ -127,6 +127,8 @@ async def test_a_bad_key_costs_its_own_job_the_metrics(
     await reader.refresh(_EVIL, "uid-evil")
     own = reader.get("uid-evil")
     assert own is None or own.step is None
+    if attack in ("large-field", "large-json", "many-entry-fields"):
+        assert any("exceeds 524288 bytes" in record.message for record in caplog.records)
 
     assert await platform.jobs_with_keys() == {_EVIL, _GOOD}
     sync = RedisUserSync(platform, _NoSecrets(), jobs, OperatorMetrics(), ())  # type: ignore[arg-type]

@@ -6,15 +6,19 @@ from collections import defaultdict
 from contextlib import aclosing
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from integration.kube.api_server import Json, ScriptedServer, refuses, streams
 from kubealign.kube.api import allow_writes
 from kubealign.kube.errors import ApiCall
 from kubealign.kube.merge_patch import apply_merge_patch
-from kubealign_operator.controller.config import OperatorConfig
+from kubealign_operator.controller.config import OperatorConfig, RedisConfig
 from kubealign_operator.controller.manager import OperatorManager
 from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.platform_redis.progress import ProgressReader
+from kubealign_operator.controller.platform_redis.quota import RedisQuotaGuard
+from kubealign_operator.controller.platform_redis.users import RedisUserSync
 from support.rendering.jobs import sft
 
 _CONFIG = OperatorConfig.model_validate({"platform": {"image": "none", "redisHost": "none"}, "workers": 2})
@@ -87,3 +91,32 @@ async def test_a_new_job_gets_its_objects_status_and_events() -> None:
     assert 'kubealign_operator_lists_total{resource="alignmentjobs"} 1.0' in text
     assert 'kubealign_operator_lists_total{resource="pods"} 1.0' in text
     assert 'kubealign_operator_api_calls_total{code="200",resource="alignmentjobs",verb="patch"}' in text
+
+
+async def test_a_task_for_redis_that_fails_does_not_end_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a job gets its pods while every task for Redis fails at every start."""
+    failing = {"redis-progress": ProgressReader, "redis-users": RedisUserSync, "redis-quota": RedisQuotaGuard}
+    has_failed = {task: asyncio.Event() for task in failing}
+    for task, component in failing.items():
+
+        async def run(self: object, task: str = task) -> None:
+            has_failed[task].set()
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "written by a job")
+
+        monkeypatch.setattr(component, "run", run)
+    config = _CONFIG.model_copy(update={"redis": RedisConfig(host="redis.invalid")})
+    server, metrics = Objects(sft()), OperatorMetrics()
+    async with ScriptedServer([server]) as connections:
+        manager = OperatorManager(config, connections, metrics, "replica", allow_writes)
+        async with aclosing(manager), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(watcher) for watcher in manager.watchers()]
+            await manager.wait_for_sync()
+            tasks += [group.create_task(worker) for worker in manager.workers()]
+            async with asyncio.timeout(20):
+                await server.has_pods_and_event.wait()
+                for event in has_failed.values():
+                    await event.wait()
+            for task in tasks:
+                task.cancel()
+    for name in failing:
+        assert f'kubealign_operator_background_failures_total{{task="{name}"}}'.encode() in metrics.render()

@@ -100,7 +100,7 @@ class PlatformRedis:
 
     async def jobs_with_keys(self) -> set[JobKey]:
         """Return the jobs that have keys. Scans every key of Redis."""
-        jobs = set()
+        jobs: set[JobKey] = set()
         async for keys in self.scan_jobs():
             jobs |= keys.keys()
         return jobs
