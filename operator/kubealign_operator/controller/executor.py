@@ -13,9 +13,10 @@ from kubealign.kube.errors import ApiStatusError
 from kubealign.kube.merge_patch import merge_patch_between
 from kubealign.kube.resources import JOBS, PODS
 from kubealign_operator.controller import credentials
-from kubealign_operator.controller.kube.ownership import OWNED, JobKey, owner_uid
+from kubealign_operator.controller.kube.ownership import OWNED, JobKey
 from kubealign_operator.controller.state.cache import WatchedJob
 from kubealign_operator.controller.state.cluster_state import ClusterState
+from kubealign_operator.kube_views.ownership import owner_uid
 from kubealign_operator.names import FIELD_MANAGER, GROUP_LABEL
 from kubealign_operator.planner.plan import (
     CredentialsRequest,

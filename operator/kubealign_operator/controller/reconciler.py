@@ -130,7 +130,8 @@ class Reconciler:
         }
         objects = await self._state.owned_objects.existing(key, tracked)
         if tracked.phase in ACTIVE_PHASES and any(
-            _is_finished_driver(pod) for pod in self._state.pods.pods_of_job(key)
+            pod.owner_uid == tracked.uid and _is_finished_driver(pod)
+            for pod in self._state.pods.pods_of_job(key)
         ):
             await self._state.progress.refresh(key, tracked.uid)
         return ObservedState(

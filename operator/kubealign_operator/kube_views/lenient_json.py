@@ -30,6 +30,11 @@ def items(value: object) -> tuple[Mapping[str, Any], ...]:
     return tuple(mapping(item) for item in value) if isinstance(value, list | tuple) else ()
 
 
+def texts(value: object) -> tuple[str, ...]:
+    """Return the texts of a list."""
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
+
+
 def integer(value: object) -> int | None:
     """Return the integer, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

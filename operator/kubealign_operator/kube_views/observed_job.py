@@ -55,6 +55,8 @@ class PodView:
     name: str
     uid: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: uid of the AlignmentJob that controls the pod; empty: none does.
+    owner_uid: str = ""
     #: Pending, Running, Succeeded, Failed, Unknown; empty: unset.
     phase: str = ""
     #: The pod's own reason and message, such as Evicted.
@@ -65,6 +67,11 @@ class PodView:
     created_at: datetime | None = None
     #: metadata.deletionTimestamp, the end of the grace period; None: the pod is not being deleted.
     deletion_at: datetime | None = None
+    #: metadata.deletionGracePeriodSeconds of a pod that is being deleted; 0: its containers have ended, or
+    #: nobody waits for them.
+    deletion_grace_seconds: int | None = None
+    #: The finalizers that keep the pod after its deletion.
+    finalizers: tuple[str, ...] = ()
     #: spec.activeDeadlineSeconds.
     active_deadline_seconds: int | None = None
     #: limits.memory of the main container, verbatim.

@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kubealign_operator.kube_views.lenient_json import get_path, integer, items, labels, text, timestamp
+from kubealign_operator.kube_views.lenient_json import (
+    get_path,
+    integer,
+    items,
+    labels,
+    mapping,
+    text,
+    texts,
+    timestamp,
+)
 from kubealign_operator.kube_views.observed_job import (
     ContainerTerminated,
     ContainerView,
@@ -11,6 +20,7 @@ from kubealign_operator.kube_views.observed_job import (
     PodCondition,
     PodView,
 )
+from kubealign_operator.kube_views.ownership import owner_uid
 from kubealign_operator.names import MAIN_CONTAINER
 
 
@@ -21,6 +31,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         name=text(get_path(pod, "metadata", "name")),
         uid=text(get_path(pod, "metadata", "uid")),
         labels=labels(get_path(pod, "metadata", "labels")),
+        owner_uid=owner_uid(mapping(pod.get("metadata"))) or "",
         phase=text(get_path(pod, "status", "phase")),
         reason=text(get_path(pod, "status", "reason")),
         message=text(get_path(pod, "status", "message")),
@@ -28,6 +39,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         node=text(get_path(pod, "spec", "nodeName")),
         created_at=timestamp(get_path(pod, "metadata", "creationTimestamp")),
         deletion_at=timestamp(get_path(pod, "metadata", "deletionTimestamp")),
+        deletion_grace_seconds=integer(get_path(pod, "metadata", "deletionGracePeriodSeconds")),
+        finalizers=texts(get_path(pod, "metadata", "finalizers")),
         active_deadline_seconds=integer(get_path(pod, "spec", "activeDeadlineSeconds")),
         memory_limit=_memory_limit(pod),
         containers=tuple(

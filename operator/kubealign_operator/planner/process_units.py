@@ -118,7 +118,8 @@ def _attempt(member: UnitMember) -> int:
 
 
 def belongs_to(pod: PodView, uid: str) -> bool:
-    return bool(uid) and pod.labels.get(names.UID_LABEL) == uid
+    """Return True when the job of this uid controls the pod; a pod of others may have the same labels."""
+    return bool(uid) and pod.owner_uid == uid
 
 
 def _member(job: str, uid: str, process: Process, pods: Mapping[str, PodView]) -> UnitMember:

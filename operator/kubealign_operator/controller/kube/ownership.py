@@ -1,12 +1,10 @@
-"""Jobs as owners of other objects: the owned kinds, and the job that owns an object."""
+"""Jobs as owners of other objects: the key of a job, and the owned kinds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kubealign.kube.resources import (
     CONFIG_MAPS,
-    JOBS,
     NETWORK_POLICIES,
     PODS,
     SECRETS,
@@ -29,11 +27,3 @@ class JobKey:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-
-def owner_uid(metadata: Mapping[str, Any]) -> str | None:
-    """Return the uid of the AlignmentJob that controls an object, or None."""
-    for owner in metadata.get("ownerReferences") or ():
-        if owner.get("controller") and owner.get("kind") == JOBS.kind:
-            return str(owner.get("uid"))
-    return None

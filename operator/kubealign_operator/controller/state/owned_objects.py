@@ -11,8 +11,9 @@ from kubealign.kube.api import METADATA_ONLY, KubernetesApi
 from kubealign.kube.errors import ApiStatusError
 from kubealign.kube.resources import CONFIG_MAPS, NETWORK_POLICIES, SECRETS, SERVICES
 from kubealign_operator import names
-from kubealign_operator.controller.kube.ownership import OWNED, JobKey, owner_uid
+from kubealign_operator.controller.kube.ownership import OWNED, JobKey
 from kubealign_operator.controller.state.cache import WatchedJob
+from kubealign_operator.kube_views.ownership import owner_uid
 
 KindAndName = tuple[str, str]
 

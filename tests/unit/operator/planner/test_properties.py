@@ -115,6 +115,14 @@ def _pods(draw: st.DrawFn, job: str) -> list[Json]:
             "name": f"{job}-{process}",
             "uid": f"uid-{process}",
             "creationTimestamp": draw(_times),
+            "ownerReferences": [
+                {
+                    "apiVersion": draw(st.sampled_from(["kubealign.dev/v1alpha1"] * 4 + ["example.org/v1"])),
+                    "kind": "AlignmentJob",
+                    "uid": draw(st.sampled_from([UID, UID, UID, "another"])),
+                    "controller": draw(st.sampled_from([True, True, True, False])),
+                }
+            ],
             "labels": {
                 "kubealign.dev/job-uid": draw(st.sampled_from([UID, UID, UID, "another"])),
                 "kubealign.dev/process": process,
@@ -251,7 +259,7 @@ def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
     assert len(created) == len(set(created))
     removed = [(item.name, item.uid) for item in (*rendered.delete, *rendered.stop)]
     assert len(removed) == len(set(removed))
-    own = {(pod.name, pod.uid) for pod in observed.pods if pod.labels.get("kubealign.dev/job-uid") == UID}
+    own = {(pod.name, pod.uid) for pod in observed.pods if pod.owner_uid == UID}
     assert set(removed) <= own
 
 
