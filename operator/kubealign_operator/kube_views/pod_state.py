@@ -52,8 +52,23 @@ def is_ready(pod: PodView) -> bool:
 
 
 def is_deletion_overdue(pod: PodView, now: datetime) -> bool:
-    """Return True when the node has not confirmed the deletion in time."""
+    """Return True when the pod is still there although its deletion has had its time."""
     return pod.deletion_at is not None and now - pod.deletion_at > DELETION_TIMEOUT
+
+
+def is_finalizing(pod: PodView) -> bool:
+    """Return True when only finalizers keep the pod: its deletion waits neither for a node nor for time."""
+    return is_terminating(pod) and pod.deletion_grace_seconds == 0 and bool(pod.finalizers)
+
+
+def is_lost(pod: PodView, now: datetime) -> bool:
+    """Return True when the node has not confirmed in time that the pod ended."""
+    return is_deletion_overdue(pod, now) and not is_finalizing(pod)
+
+
+def is_blocked_by_finalizers(pod: PodView, now: datetime) -> bool:
+    """Return True when finalizers keep the pod for longer than a controller needs to remove them."""
+    return is_finalizing(pod) and is_deletion_overdue(pod, now)
 
 
 def was_scheduled(pod: PodView) -> bool:

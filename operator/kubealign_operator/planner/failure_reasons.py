@@ -19,6 +19,7 @@ from kubealign_operator.kube_views.observed_job import PodView
 
 #: A scheduled pod that has not started by then is blocked by something that its status does not show.
 SLOW_START_AFTER = timedelta(seconds=60)
+_MAX_FINALIZER_CHARS = 100
 
 _DISRUPTIONS = {
     "PreemptionByScheduler": "was preempted by a pod of higher priority",
@@ -54,12 +55,20 @@ def pod_name_conflict(process: str, pod: str) -> FailureReason:
     )
 
 
+def blocking_finalizers(pod: PodView) -> str:
+    """Return a sentence about a deleted pod that only its finalizers keep."""
+    finalizers = ", ".join(finalizer[:_MAX_FINALIZER_CHARS] for finalizer in pod.finalizers[:3])
+    return f"the deleted pod {pod.name} is kept by the finalizer {finalizers}"
+
+
 def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) -> FailureReason | None:
     """Return why this pod is not ready; None: nothing blocks it.
 
     Args:
         one_shot: The process runs to completion, so that exit code 0 is no failure.
     """
+    if pod_state.is_blocked_by_finalizers(pod, now):
+        return FailureReason("Finalizer", f"{process} waits for its successor: {blocking_finalizers(pod)}")
     if pod_state.has_terminated(pod):
         is_done = one_shot and pod_state.exit_code(pod) == ExitCode.DONE
         return None if is_done else _terminated(process, pod)

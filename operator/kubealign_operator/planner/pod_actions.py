@@ -80,13 +80,16 @@ def force_overdue_deletions(snapshot: JobSnapshot) -> tuple[list[PodDeletion], l
 
     Otherwise the operator waits: a process may still run on a node that is only cut off. Kubernetes' own
     garbage collector removes the pod once its Node object is gone or has the taint out-of-service, so the
-    operator needs no right to read nodes.
+    operator needs no right to read nodes. A pod that only finalizers keep is left to them: another deletion
+    would change nothing.
 
     Returns:
         The forced deletions, and the times at which the remaining deletions become overdue.
     """
     terminating = [pod for pod in snapshot.pods if pod.deletion_at is not None]
-    overdue = [pod for pod in terminating if pod_state.is_deletion_overdue(pod, snapshot.now)]
+    overdue = [
+        pod for pod in terminating if pod_state.is_lost(pod, snapshot.now) and pod.deletion_grace_seconds != 0
+    ]
     requeue_at = [
         pod.deletion_at + pod_state.DELETION_TIMEOUT
         for pod in terminating

@@ -15,6 +15,8 @@ from kubealign_operator.planner.start_order import is_complete
 
 #: Reasons by severity: the first one found is shown in the status.
 _SEVERITY_ORDER = (
+    # First: nothing but a person, or the controller of the finalizer, ends it.
+    "Finalizer",
     "OutOfMemory",
     "Crashed",
     "Evicted",
@@ -86,7 +88,7 @@ def _member_reasons(
         error = snapshot.observed.create_errors.get(member.pod_name)
         return [] if error is None else [failure_reasons.create_refused(name, error)]
     found_reason = failure_reasons.reason_not_ready(name, pod, snapshot.now, unit.runs_to_completion)
-    if pod_state.is_deletion_overdue(pod, snapshot.now):
+    if pod_state.is_lost(pod, snapshot.now):
         found_reason = failure_reasons.lost_pod(name, pod, snapshot.force_deletes_lost_pods)
     if found_reason is None:
         return []
@@ -105,7 +107,7 @@ def _member_reasons(
 def lost_pod_reason(snapshot: JobSnapshot) -> FailureReason | None:
     """Return why the first lost pod of the job is still there; None: no pod is lost."""
     for pod in snapshot.pods:
-        if pod_state.is_deletion_overdue(pod, snapshot.now):
+        if pod_state.is_lost(pod, snapshot.now):
             return failure_reasons.lost_pod(snapshot.process_name(pod), pod, snapshot.force_deletes_lost_pods)
     return None
 

@@ -163,7 +163,7 @@ class Cluster:
         """Let the nodes end the pods that are being deleted or stopped. Return the names of removed pods."""
         gone = [name for name, pod in self.pods.items() if "deletionTimestamp" in pod["metadata"]]
         for name in gone:
-            del self.pods[name]
+            self._finalize(name)
         for name, pod in self.pods.items():
             if pod["spec"].get("activeDeadlineSeconds") == 1 and pod["status"]["phase"] == "Running":
                 self.end(name, code if code else _KILLED, reason="Error")
@@ -247,10 +247,19 @@ class Cluster:
         unborn = "nodeName" not in pod["spec"]
         over = pod["status"]["phase"] in ("Succeeded", "Failed")
         if grace == 0 or unborn or over:
-            del self.pods[name]
+            self._finalize(name)
             return
         seconds = pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
+        pod["metadata"].setdefault("deletionGracePeriodSeconds", seconds)
         pod["metadata"].setdefault("deletionTimestamp", written(self.now + timedelta(seconds=seconds)))
+
+    def _finalize(self, name: str) -> None:
+        """Remove the pod, or keep it for its finalizers, as the API server does."""
+        metadata = self.pods[name]["metadata"]
+        if not metadata.get("finalizers"):
+            del self.pods[name]
+        elif metadata.get("deletionGracePeriodSeconds") != 0:
+            metadata |= {"deletionTimestamp": written(self.now), "deletionGracePeriodSeconds": 0}
 
     def _condition(self, pod: Json, kind: str, status: str, reason: str = "", message: str = "") -> None:
         value: list[Any] = pod["status"].setdefault("conditions", [])

@@ -5,6 +5,8 @@ The driver is deleted first: it needs the other pods to save a checkpoint.
 
 from kubealign.spec.status import JobPhase, RoleStatus
 from kubealign_operator import names
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner.failure_reasons import blocking_finalizers
 from kubealign_operator.planner.plan import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
 from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds
@@ -21,6 +23,9 @@ def plan_suspending(snapshot: JobSnapshot) -> Decision:
     else:
         remaining = ", ".join(sorted({snapshot.process_name(pod) for pod in snapshot.pods})[:3])
         deletions, message = delete_pods(snapshot.pods), f"suspending: waits for {remaining} to end"
+        blocked = [pod for pod in snapshot.pods if pod_state.is_blocked_by_finalizers(pod, snapshot.now)]
+        if blocked:
+            message = f"suspending: {blocking_finalizers(blocked[0])}"
     lost = lost_pod_reason(snapshot)
     if lost is not None:
         message = f"suspending: {lost.message}"
