@@ -59,13 +59,11 @@ async def _create_pods(kubeconfig: str, pods: int) -> None:
     from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.kube_views.observed_job import ObservedState
     from kubealign_operator.planner.planner import plan_reconcile
-    from kubealign_operator.planner.validation import processes_of
 
     job = sft("shape")
     job["metadata"] |= {"namespace": _NAMESPACE, "uid": "00000000-0000-0000-0000-000000000000"}
     config = _config(OperatorConfig, kubeconfig)
     plan = plan_reconcile(
-        processes_of(job, config.platform.max_processes),
         ObservedState(job),
         datetime.now(UTC),
         config.platform.platform(),

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
 from typing import Any
 
 from kubealign.kube.connections import Connections
 from kubealign.kube.reflector import Reflector, ReflectorOptions, Scope
 from kubealign.kube.resources import JOBS, PODS
-from kubealign.roles import Process
 from kubealign_operator.controller.background import run_supervised
 from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.executor import PlanExecutor
@@ -61,7 +60,7 @@ class OperatorManager:
         self._api = operator_api(connections, metrics, config.request_seconds, guard)
         self._metrics = metrics
         self._queue: WorkQueue[JobKey] = WorkQueue()
-        jobs = JobStore(self._queue.add, config.platform.max_processes)
+        jobs = JobStore(self._queue.add)
         pods = PodStore(lambda job: self._queue.add_after(job, _BATCH_SECONDS))
         self._recorder = EventRecorder(self._api, metrics, instance)
         self._redis = PlatformRedis(config.redis) if config.redis is not None else None
@@ -140,8 +139,8 @@ class OperatorManager:
             announce=self._recorder.record,
         )
 
-        def planner(processes: Sequence[Process], observed: ObservedState, now: datetime) -> ReconcilePlan:
-            return plan_reconcile(processes, observed, now, platform)
+        def planner(observed: ObservedState, now: datetime) -> ReconcilePlan:
+            return plan_reconcile(observed, now, platform)
 
         return Reconciler(self._state, executor, planner, self._queue, self._metrics)
 

@@ -3,13 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from kubealign.errors import Unavailable
 from kubealign.kube.errors import ApiStatusError
-from kubealign.roles import Process
 from kubealign.spec.status import JobPhase
 from kubealign_operator.controller.executor import PlanExecutor, StaleObservation
 from kubealign_operator.controller.kube.leader_election import NotLeader
@@ -28,7 +27,7 @@ from kubealign_operator.planner.plan import ReconcilePlan
 log = logging.getLogger(__name__)
 
 #: Returns the plan for the observed state at a point in time.
-Planner = Callable[[Sequence[Process], ObservedState, datetime], ReconcilePlan]
+Planner = Callable[[ObservedState, datetime], ReconcilePlan]
 
 # The watch's echo of own writes is no news: reconcile once more after a while, together with the cluster's
 # reaction to the writes.
@@ -109,9 +108,7 @@ class Reconciler:
             raise StaleObservation("the job changed while its objects were read")
         # In a thread: the event loop renews the lease while the pods of a large job are rendered.
         loop = asyncio.get_running_loop()
-        plan = await loop.run_in_executor(
-            self._planning, self._plan, job.processes, observed, datetime.now(UTC)
-        )
+        plan = await loop.run_in_executor(self._planning, self._plan, observed, datetime.now(UTC))
         if self._state.jobs.get(key) is not job:
             raise StaleObservation("the job changed while the reconcile was planned")
         result = await self._executor.execute(key, job, plan)
@@ -135,13 +132,13 @@ class Reconciler:
         ):
             await self._state.progress.refresh(key, tracked.uid)
         return ObservedState(
-            job=tracked.resource,
+            job=tracked.document(),
             unreadable=tracked.unreadable,
             pods=self._state.pods.pods_of_job(key),
             objects=objects,
             create_errors=self._state.create_errors.get(tracked.uid),
             dependencies={
-                name: dependency_view(dependency.resource) if dependency else None
+                name: dependency_view(dependency.document()) if dependency else None
                 for name, dependency in needed_jobs.items()
             },
             dependency_cycle=find_cycle(

@@ -1,9 +1,8 @@
 """Plans one reconcile of a job: the desired state as a pure function of the observed state."""
 
-from collections.abc import Sequence
 from datetime import datetime
 
-from kubealign.roles import Process
+from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 from kubealign_operator.kube_views.observed_job import ObservedState
@@ -30,43 +29,48 @@ from kubealign_operator.planner.status import build_plan, status_json
 from kubealign_operator.planner.validation import InvalidJob, cluster_errors, parse_job, size_error
 
 
-def plan_reconcile(
-    processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform
-) -> ReconcilePlan:
+def plan_reconcile(observed: ObservedState, now: datetime, platform: Platform) -> ReconcilePlan:
     """Plan one reconcile of a job.
 
     Never raises, whatever was observed.
 
     Args:
-        processes: Processes of the job, as `kubealign.roles.roles` lists them.
         observed: State of the job and of the objects that belong to it.
         now: Current time, with a time zone.
         platform: Settings of the platform's administrator.
     """
+    job, error = _parse(observed, platform)
+    processes = () if job is None or error else roles(job)
     snapshot = take_snapshot(processes, observed, now, platform)
     if snapshot.is_deleting and not (
         snapshot.previous_status.phase is not None and snapshot.previous_status.phase.is_final
     ):
         # Kubernetes garbage-collects the pods together with the job.
         return ReconcilePlan(status=status_json(snapshot.previous_status))
-    return build_plan(snapshot, _decide(snapshot))
+    return build_plan(snapshot, _decide(snapshot, job, error))
 
 
-def _decide(snapshot: JobSnapshot) -> Decision:
+def _parse(observed: ObservedState, platform: Platform) -> tuple[AlignmentJob | None, str]:
+    """Return the job, None when it cannot be read, and why it is invalid; empty: it is not."""
+    if observed.unreadable:
+        return None, observed.unreadable
+    try:
+        job = parse_job(observed.job)
+    except InvalidJob as error:
+        return None, str(error)
+    return job, size_error(job, platform.max_processes)
+
+
+def _decide(snapshot: JobSnapshot, job: AlignmentJob | None, error: str) -> Decision:
     phase = snapshot.previous_status.phase
     if phase is not None and phase.is_final:
         return plan_finished(snapshot, phase)
-    if snapshot.observed.unreadable:
-        return plan_invalid(snapshot, snapshot.observed.unreadable)
-    try:
-        job = parse_job(snapshot.observed.job)
-    except InvalidJob as error:
-        return plan_invalid(snapshot, str(error))
-    too_large = size_error(job, snapshot.platform.max_processes)
-    if too_large:
+    if job is None:
+        return plan_invalid(snapshot, error)
+    if error:
         # A running job that was scaled beyond the limit goes on as it is.
         is_done = snapshot.has_started and has_succeeded(snapshot)
-        return plan_success(snapshot, job) if is_done else plan_invalid(snapshot, too_large)
+        return plan_success(snapshot, job) if is_done else plan_invalid(snapshot, error)
     errors = _validation_errors(snapshot, job)
     if errors:
         return plan_invalid(snapshot, "; ".join(errors))

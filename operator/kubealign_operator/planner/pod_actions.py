@@ -93,7 +93,7 @@ def force_overdue_deletions(snapshot: JobSnapshot) -> tuple[list[PodDeletion], l
     requeue_at = [
         pod.deletion_at + pod_state.DELETION_TIMEOUT
         for pod in terminating
-        if pod.deletion_at is not None and pod not in overdue
+        if pod.deletion_at is not None and not pod_state.is_deletion_overdue(pod, snapshot.now)
     ]
     if not snapshot.force_deletes_lost_pods:
         return [], requeue_at

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kubealign.roles import Process, process_count, roles
+from kubealign.roles import process_count
 from kubealign.spec.dependencies import result_references
 from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob
@@ -55,15 +55,6 @@ def parse_job(job: Mapping[str, Any]) -> AlignmentJob:
         return AlignmentJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidJob(_format_errors(error)) from error
-
-
-def processes_of(job: Mapping[str, Any], max_processes: int) -> tuple[Process, ...]:
-    """Return the job's processes; none when it is invalid or has more than `max_processes`."""
-    try:
-        parsed = parse_job(job)
-    except InvalidJob:
-        return ()
-    return () if size_error(parsed, max_processes) else roles(parsed)
 
 
 def size_error(job: AlignmentJob, max_processes: int) -> str:

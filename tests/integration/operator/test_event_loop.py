@@ -2,13 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
 from integration.kube.api_server import ScriptedServer, hangs
 from kubealign.kube.api import allow_writes
-from kubealign.roles import Process
 from kubealign_operator.controller.executor import PlanExecutor
 from kubealign_operator.controller.kube.connection import operator_api
 from kubealign_operator.controller.kube.ownership import JobKey
@@ -31,7 +29,7 @@ _DEADLINE = 30.0
 async def test_the_event_loop_runs_while_a_plan_is_made() -> None:
     loop, has_loop_run = asyncio.get_running_loop(), threading.Event()
 
-    def planner(processes: Sequence[Process], observed: ObservedState, now: datetime) -> ReconcilePlan:
+    def planner(observed: ObservedState, now: datetime) -> ReconcilePlan:
         loop.call_soon_threadsafe(has_loop_run.set)
         assert has_loop_run.wait(_DEADLINE), "the event loop stood still"
         return ReconcilePlan(status={})
@@ -39,7 +37,7 @@ async def test_the_event_loop_runs_while_a_plan_is_made() -> None:
     async with ScriptedServer([hangs]) as connections:
         metrics = OperatorMetrics()
         api = operator_api(connections, metrics, 15, allow_writes)
-        jobs = JobStore(lambda key: None, 2048)
+        jobs = JobStore(lambda key: None)
         jobs.put(sft())
         state = ClusterState(
             jobs, PodStore(lambda key: None), OwnedObjects(api, 600), CreateErrors(), NoProgress()

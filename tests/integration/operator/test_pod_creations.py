@@ -48,7 +48,7 @@ def _pod(group: str, number: int) -> Json:
 async def _execute(quota: _Quota, pods: list[Json]) -> ExecutionResult:
     async with ScriptedServer([quota]) as connections:
         api = operator_api(connections, OperatorMetrics(), 15, allow_writes)
-        jobs = JobStore(lambda key: None, 2048)
+        jobs = JobStore(lambda key: None)
         jobs.put(sft())
         state = ClusterState(
             jobs, PodStore(lambda key: None), OwnedObjects(api, 600), CreateErrors(), NoProgress()

@@ -12,7 +12,6 @@ from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.plan import PlannedEvent, ReconcilePlan
 from kubealign_operator.planner.planner import plan_reconcile
-from kubealign_operator.planner.validation import processes_of
 from support.rendering.jobs import PLATFORM, Json
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -68,9 +67,7 @@ class Cluster:
         )
 
     def rendered(self) -> ReconcilePlan:
-        return plan_reconcile(
-            processes_of(self.job, self.platform.max_processes), self.observed(), self.now, self.platform
-        )
+        return plan_reconcile(self.observed(), self.now, self.platform)
 
     def step(self) -> ReconcilePlan:
         """Reconcile once."""

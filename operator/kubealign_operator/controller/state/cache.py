@@ -4,6 +4,8 @@ The server's answers to the operator's own writes are stored as well, so that a 
 state before the operator's last write. An object is only replaced by a newer resourceVersion.
 """
 
+import json
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,16 +13,20 @@ from typing import Any
 
 from kubealign.kube.documents import UnreadableObject
 from kubealign.kube.resources import resource_version
-from kubealign.roles import Process
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.state.job_views import dependency_names, phase_of, strip_unused_metadata
 from kubealign_operator.kube_views.observed_job import PodView
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.names import JOB_LABEL
-from kubealign_operator.planner.validation import processes_of
 
 Json = dict[str, Any]
 OnChange = Callable[[JobKey], None]
+
+_IDENTIFYING_METADATA = (
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"
+)  # fmt: skip
+#: The fastest.
+_COMPRESSION_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +35,20 @@ class WatchedJob:
 
     version: int
     uid: str
-    #: The object without unused metadata.
+    #: The object with the metadata that identifies it and its status, without its spec.
     resource: Json
+    #: Compressed metadata and spec.
+    packed_metadata: bytes
+    packed_spec: bytes
     #: Names of the jobs in the namespace whose results it reads.
     dependencies: frozenset[str]
-    #: Empty when the spec is invalid and nothing can be started.
-    processes: tuple[Process, ...]
     #: Why parts of the object are missing; empty: none are.
     unreadable: str = ""
+
+    def document(self) -> Json:
+        """Return the complete object, without unused metadata. It is parsed anew at each call."""
+        document = {**self.resource, "metadata": _unpack(self.packed_metadata)}
+        return {**document, "spec": _unpack(self.packed_spec)} if self.packed_spec else document
 
     @property
     def phase(self) -> str:
@@ -74,13 +86,12 @@ class _WatchedVersions:
 class JobStore:
     """Cache of the jobs.
 
-    `on_change` is called for a job that is new, changed or gone, and for the jobs that depend on it. The
-    processes of a job with more than `max_processes` are not listed.
+    `on_change` is called for a job that is new, changed or gone, and for the jobs that depend on it. Tenants
+    write megabytes into specs and annotations: both are kept as compressed JSON.
     """
 
-    def __init__(self, on_change: OnChange, max_processes: int) -> None:
+    def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change
-        self._max_processes = max_processes
         self._jobs: dict[JobKey, WatchedJob] = {}
         self._dependents: defaultdict[JobKey, set[JobKey]] = defaultdict(set)
         self._watched_versions = _WatchedVersions()
@@ -130,27 +141,18 @@ class JobStore:
         if before is not None and resource_version(item["metadata"]) <= before.version:
             return False
         job = strip_unused_metadata(item)
+        metadata, has_spec, spec = job["metadata"], "spec" in job, job.pop("spec", None)
         unreadable = item.reason if isinstance(item, UnreadableObject) else ""
-        uid = str(job["metadata"]["uid"])
-        if (
-            before is not None
-            and before.uid == uid
-            and before.generation == job["metadata"].get("generation")
-        ):
-            # The spec is unchanged: parse and keep it only once.
-            job["spec"] = before.resource.get("spec")
-            tracked = replace(before, version=resource_version(job["metadata"]), resource=job)
-        elif unreadable:
-            tracked = WatchedJob(
-                resource_version(job["metadata"]), uid, job, frozenset(), (), unreadable=unreadable
-            )
+        version, uid, packed_metadata = resource_version(metadata), str(metadata["uid"]), _pack(metadata)
+        job["metadata"] = {name: metadata[name] for name in _IDENTIFYING_METADATA if name in metadata}
+        if before is not None and before.uid == uid and before.generation == metadata.get("generation"):
+            # The spec is unchanged: it is searched and compressed only once.
+            tracked = replace(before, version=version, resource=job, packed_metadata=packed_metadata)
         else:
+            packed_spec = _pack(spec) if has_spec else b""
+            dependencies = frozenset() if unreadable else dependency_names({"spec": spec})
             tracked = WatchedJob(
-                resource_version(job["metadata"]),
-                uid,
-                job,
-                dependency_names(job),
-                processes_of(job, self._max_processes),
+                version, uid, job, packed_metadata, packed_spec, dependencies, unreadable=unreadable
             )
         self._jobs[key] = tracked
         self._index(key, before.dependencies if before else frozenset(), tracked.dependencies)
@@ -248,6 +250,14 @@ class PodStore:
         if not self._pods[job]:
             del self._pods[job]
         self._on_change(job)
+
+
+def _pack(value: object) -> bytes:
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), _COMPRESSION_LEVEL)
+
+
+def _unpack(packed: bytes) -> Any:
+    return json.loads(zlib.decompress(packed))
 
 
 def _job_key(metadata: Mapping[str, Any]) -> JobKey | None:

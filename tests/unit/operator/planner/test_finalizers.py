@@ -10,7 +10,7 @@ _KEPT = f"the deleted pod two-ranks-trainer-0 is kept by the finalizer {_FINALIZ
 
 
 def _running() -> Cluster:
-    cluster = Cluster(two_ranks())
+    cluster = Cluster(two_ranks(lifecycle={"forceDeleteLostPods": True}))
     cluster.start()
     cluster.pods["two-ranks-trainer-0"]["metadata"]["finalizers"] = [_FINALIZER]
     return cluster

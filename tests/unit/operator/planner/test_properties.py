@@ -20,7 +20,7 @@ from kubealign_operator.kube_views.observed_job import (
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.planner.plan import ReconcilePlan
 from kubealign_operator.planner.planner import plan_reconcile
-from kubealign_operator.planner.validation import processes_of
+from kubealign_operator.planner.validation import InvalidJob, parse_job
 from support.rendering.cluster import START, Cluster
 from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
 
@@ -230,7 +230,7 @@ def _worlds(draw: st.DrawFn) -> tuple[ObservedState, datetime]:
 
 
 def _answer(observed: ObservedState, now: datetime) -> ReconcilePlan:
-    return plan_reconcile(processes_of(observed.job, PLATFORM.max_processes), observed, now, PLATFORM)
+    return plan_reconcile(observed, now, PLATFORM)
 
 
 @pytest.mark.slow
@@ -299,7 +299,8 @@ def test_garbage_is_parsed_without_errors(garbage: Any) -> None:
     document = (
         garbage if isinstance(garbage, dict) else {"spec": garbage, "metadata": garbage, "status": garbage}
     )
-    assert processes_of(document, 2048) == ()
+    with pytest.raises(InvalidJob):
+        parse_job(document)
     pod_view(document)
 
 

@@ -1,5 +1,7 @@
 """The caches: newer versions win, own writes are visible at once, dependents are notified."""
 
+import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kubealign.kube.documents import UnreadableObject
@@ -62,7 +64,7 @@ def _phase(jobs: JobStore) -> str:
 
 def test_an_older_version_is_ignored() -> None:
     notified = Told()
-    jobs = JobStore(notified, 2048)
+    jobs = JobStore(notified)
     jobs.put(_job("one", 9, "Running"))
     jobs.put(_job("one", 5, "Starting"))
     assert (_phase(jobs), notified) == ("Running", ["team/one"])
@@ -73,17 +75,19 @@ def test_an_older_version_is_ignored() -> None:
 
 
 def test_unused_metadata_is_removed() -> None:
-    jobs = JobStore(Told(), 2048)
+    jobs = JobStore(Told())
     jobs.put(_job("one", 1))
     tracked = jobs.get(ONE)
     assert tracked is not None
-    assert "managedFields" not in tracked.resource["metadata"]
-    assert tracked.resource["metadata"]["annotations"] == {"kept": "yes"}
+    document = tracked.document()
+    assert "managedFields" not in document["metadata"]
+    assert document["metadata"]["annotations"] == {"kept": "yes"}
+    assert document["spec"] == _job("one", 1)["spec"]
 
 
 def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
     notified = Told()
-    jobs = JobStore(notified, 2048)
+    jobs = JobStore(notified)
     jobs.put(_job("one", 1))
     notified.clear()
     jobs.record_write(_job("one", 4, "Starting"))
@@ -94,7 +98,7 @@ def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
 
 def test_an_answer_older_than_the_watch_is_ignored() -> None:
     """The job was deleted after the operator's write, and the watch delivered this before the answer."""
-    jobs = JobStore(Told(), 2048)
+    jobs = JobStore(Told())
     jobs.put(_job("one", 1))
     jobs.remove(_job("one", 8))
     jobs.advance_to(None, 8)
@@ -104,7 +108,7 @@ def test_an_answer_older_than_the_watch_is_ignored() -> None:
 
 def test_a_list_removes_missing_older_jobs_only() -> None:
     notified = Told()
-    jobs = JobStore(notified, 2048)
+    jobs = JobStore(notified)
     jobs.put(_job("old", 1))
     jobs.put(_job("one", 2))
     jobs.put(_job("young", 12))
@@ -115,7 +119,7 @@ def test_a_list_removes_missing_older_jobs_only() -> None:
 
 
 def test_a_list_of_one_namespace_keeps_other_namespaces() -> None:
-    jobs = JobStore(Told(), 2048)
+    jobs = JobStore(Told())
     jobs.put(_job("one", 1))
     jobs.sweep("other", set(), 10)
     assert jobs.get(ONE) is not None
@@ -123,7 +127,7 @@ def test_a_list_of_one_namespace_keeps_other_namespaces() -> None:
 
 def test_dependents_are_notified() -> None:
     notified = Told()
-    jobs = JobStore(notified, 2048)
+    jobs = JobStore(notified)
     jobs.put(_job("two", 1, needs="one"))
     notified.clear()
     jobs.put(_job("one", 2))
@@ -175,12 +179,12 @@ def test_a_late_removal_keeps_the_successor_pod() -> None:
 
 
 def test_an_unreadable_job_is_known_by_its_metadata_and_recovers() -> None:
-    jobs = JobStore(Told(), 2048)
+    jobs = JobStore(Told())
     jobs.put(UnreadableObject(_job("one", 1, needs="base"), "spec.a is nested too deeply"))
     job = jobs.get(ONE)
     assert job is not None
     assert (job.uid, job.unreadable) == ("uid-one", "spec.a is nested too deeply")
-    assert (job.processes, job.dependencies) == ((), frozenset())
+    assert job.dependencies == frozenset()
     # The answer to the operator's status patch: the spec is the same.
     jobs.record_write(UnreadableObject(_job("one", 2, "Pending"), "spec.a is nested too deeply"))
     job = jobs.get(ONE)
@@ -192,3 +196,43 @@ def test_an_unreadable_job_is_known_by_its_metadata_and_recovers() -> None:
     job = jobs.get(ONE)
     assert job is not None
     assert (job.dependencies, job.unreadable) == ({"base"}, "")
+
+
+def test_labels_and_annotations_follow_changes_without_a_new_generation() -> None:
+    jobs = JobStore(Told())
+    jobs.put(_job("one", 1))
+    changed = _job("one", 2)
+    changed["metadata"]["annotations"]["kept"] = "no"
+    jobs.put(changed)
+    job = jobs.get(ONE)
+    assert job is not None
+    assert job.document()["metadata"]["annotations"]["kept"] == "no"
+
+
+def _retained_bytes(store: Callable[[Json], None], items: Iterator[Json]) -> int:
+    """Return the memory that `store` keeps of the items."""
+    tracemalloc.start()
+    try:
+        for item in items:
+            store(item)
+        item = {}
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_large_specs_and_annotations_take_little_memory() -> None:
+    def items() -> Iterator[Json]:
+        for number in range(8):
+            item = _job(f"job-{number}", number + 1)
+            item["metadata"]["annotations"] = {str(key): "note" for key in range(2_000)}
+            rows = [{"prompt": f"{row} + {row} =", "answer": str(2 * row)} for row in range(2_000)]
+            item["spec"]["data"] = {"prompts": {"source": {"values": rows}}}
+            yield item
+
+    whole: list[Json] = []
+    jobs = JobStore(Told())
+    assert 10 * _retained_bytes(jobs.put, items()) < _retained_bytes(whole.append, items())
+    job = jobs.get(JobKey("team", "job-3"))
+    assert job is not None
+    assert job.document()["spec"] == whole[3]["spec"]
