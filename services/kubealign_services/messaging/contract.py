@@ -70,6 +70,9 @@ class Bus(Protocol):
         Ends with close().
         """
 
+    def count_rejected(self, subject: str) -> None:
+        """Count a message of `latest` that can never be handled, as `Delivery.reject` is counted."""
+
     def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         """Yield once each time the server has lost the stored messages of the subject, from this call on.
 

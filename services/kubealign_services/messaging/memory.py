@@ -136,6 +136,9 @@ class MemoryBus:
                 while not self._closed and not (stream.last > seen and stream.messages):
                     await self._change.wait()
 
+    def count_rejected(self, subject: str) -> None:
+        """Do nothing: InstrumentedBus counts."""
+
     def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         self._stream(subject)
         return self._lost_streams.follow(subject)

@@ -14,6 +14,8 @@ from typing import Any
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.messaging.contract import Bus, Delivery
+from kubealign_services.messaging.decoding import decode_or_reject
+from kubealign_services.runtime.rpc.errors import InvalidRequest
 from kubealign_services.telemetry.rates import BusyShare, Rate
 
 #: Most rollouts that a worker pulls at a time: they are scored in one call.
@@ -84,8 +86,11 @@ class ScoreWorker:
                 continue
             self.running = len(deliveries)
             async with extend_ack_deadline(deliveries, self._bus.ack_wait):
-                rollouts = [rollout_pb2.Rollout.FromString(delivery.data) for delivery in deliveries]
-                scores = await self._score_current(rollouts)
+                decoded = [
+                    await decode_or_reject(delivery, "rollouts", rollout_pb2.Rollout.FromString)
+                    for delivery in deliveries
+                ]
+                scores = await self._score_current([rollout for rollout in decoded if rollout is not None])
                 # Published concurrently: storing a message is mostly latency.
                 await asyncio.gather(*map(self._publish, scores))
             for delivery in deliveries:
@@ -120,10 +125,22 @@ class ScoreWorker:
             return []
         started = time.monotonic()
         with self._busy.measure():
-            scores = await self._scorer(current)
+            scores = await self._score_valid(current)
         self._call_seconds = time.monotonic() - started
         self._scored += len(scores)
         return scores
+
+    async def _score_valid(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        """Score rollouts; one that the scorer refuses has no score, and its group is requested again when it
+        is overdue.
+        """
+        try:
+            return await self._scorer(rollouts)
+        except InvalidRequest as error:
+            if len(rollouts) > 1:
+                return [score for rollout in rollouts for score in await self._score_valid([rollout])]
+            log.error("refused a rollout", extra={"group": rollouts[0].group_id, "cause": str(error)})
+            return []
 
 
 def empty_score(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring_pb2.Score:

@@ -33,6 +33,9 @@ class InstrumentedBus:
             self._messages.labels(subject, "delivered").inc()
             yield data
 
+    def count_rejected(self, subject: str) -> None:
+        self._messages.labels(subject, "rejected").inc()
+
     def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         return self._bus.watch_data_loss(subject)
 

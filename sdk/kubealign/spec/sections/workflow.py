@@ -66,8 +66,8 @@ class WorkflowFunction(SpecUnion):
     """A Python function `async def f(episode)`, called for each response.
 
     The function lets the policy generate and inserts the environment's text
-    (`kubealign_services.roles.rollout.workflow.episode.Episode`). It runs in the rollout worker's process, in one
-    thread for all responses, and is cancelled at the deadline of its prompt.
+    (`kubealign_services.roles.rollout.workflow.episode.Episode`). It runs in the rollout worker's process, in
+    one thread for all responses, and is cancelled at the deadline of its prompt.
     """
 
     module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(

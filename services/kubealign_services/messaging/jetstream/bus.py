@@ -157,6 +157,9 @@ class JetStreamBus:
             if not self._connection.closed:
                 self._spawn(self._delete_consumer(subject, follower))
 
+    def count_rejected(self, subject: str) -> None:
+        """Do nothing: InstrumentedBus counts."""
+
     def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         self._check(subject)
         return self._lost_streams.follow(subject)

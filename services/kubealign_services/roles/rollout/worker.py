@@ -14,6 +14,7 @@ from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
 from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.messaging.contract import Bus, Delivery
+from kubealign_services.messaging.decoding import decode_or_reject
 from kubealign_services.roles.rollout.messages import (
     GroupPart,
     make_item_key,
@@ -80,7 +81,9 @@ class RolloutWorker:
 
     async def _handle(self, delivery: Delivery) -> None:
         """Process one delivery and acknowledge it, or return it to the bus."""
-        item = rollout_pb2.WorkItem.FromString(delivery.data)
+        item = await decode_or_reject(delivery, "work", rollout_pb2.WorkItem.FromString)
+        if item is None:
+            return
         self._reserve(item.samples)
         try:
             async with extend_ack_deadline([delivery], self._bus.ack_wait):

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from google.protobuf.message import DecodeError
-
 from kubealign.v1 import refit_pb2
 from kubealign_services.messaging.contract import Bus, BusUnavailable
+from kubealign_services.messaging.decoding import decode_or_reject
 from kubealign_services.weights.announce.announcement import AnnouncementTooLarge, encode_announcement
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.announce.quorum import Quorum, QuorumVerdict
@@ -286,11 +285,11 @@ class RefitCoordinator:
         # A flag besides the cancellation, which Python before 3.12 can swallow when a message arrives.
         while not self._closing:
             for delivery in await self._bus.pull("refit-acks", "driver", _PULL_COUNT, _PULL_SECONDS):
-                try:
-                    self._on_ack(refit_pb2.RefitAcknowledgement.FromString(delivery.data))
-                except DecodeError as error:
-                    log.warning("not an acknowledgement", extra={"cause": str(error)})
-                await delivery.ack()
+                decode = refit_pb2.RefitAcknowledgement.FromString
+                acknowledgement = await decode_or_reject(delivery, "refit-acks", decode)
+                if acknowledgement is not None:
+                    self._on_ack(acknowledgement)
+                    await delivery.ack()
 
     def _on_ack(self, answer: refit_pb2.RefitAcknowledgement) -> None:
         if answer.weights.fence != self._fence:

@@ -16,6 +16,7 @@ from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.messaging.contract import Bus, BusUnavailable
+from kubealign_services.messaging.decoding import decode_latest
 from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.runtime.rpc.errors import OutOfOrder
 from kubealign_services.weights.announce.announcement import decode_announcement
@@ -122,8 +123,10 @@ class RefitWorker:
         A failed refit is acknowledged with its error, and the loop continues.
         """
         async for data in self._bus.latest("refit"):
-            self._latest_announcement = decode_announcement(data)
-            await self._refit_and_acknowledge(self._latest_announcement)
+            announcement = decode_latest(self._bus, "refit", data, decode_announcement)
+            if announcement is not None:
+                self._latest_announcement = announcement
+                await self._refit_and_acknowledge(announcement)
 
     @property
     def lacks_weights(self) -> bool:

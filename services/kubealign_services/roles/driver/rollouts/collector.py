@@ -6,15 +6,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 
-from google.protobuf.message import DecodeError
-
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.contract import Bus
+from kubealign_services.messaging.decoding import decode_or_reject
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker, RolloutGroup
 
 _PULL_COUNT = 64
 _PULL_SECONDS = 5.0
+_DECODERS: dict[str, Callable[[bytes], rollout_pb2.Rollout | scoring_pb2.Score]] = {
+    "rollouts": rollout_pb2.Rollout.FromString,
+    "scores": scoring_pb2.Score.FromString,
+}
 
 log = logging.getLogger(__name__)
 
@@ -152,15 +155,11 @@ class RolloutCollector:
         """Receive messages of a subject and dispatch them, until cancelled."""
         while True:
             for delivery in await self._bus.pull(subject, "driver", _PULL_COUNT, _PULL_SECONDS):
-                try:
-                    self._dispatch(subject, delivery.data)
-                except DecodeError as error:
-                    log.error(
-                        "dropped a message that cannot be decoded",
-                        extra={"subject": subject, "error": str(error)},
-                    )
-                await delivery.ack()
-                self._update_event.set()
+                message = await decode_or_reject(delivery, subject, _DECODERS[subject])
+                if message is not None:
+                    self._dispatch(message)
+                    await delivery.ack()
+                    self._update_event.set()
 
     async def _republish_after_loss(self, losses: AsyncIterator[None]) -> None:
         """Publish missing requests again whenever the bus has lost its data."""
@@ -169,16 +168,16 @@ class RolloutCollector:
             for refill in list(self._trackers.values()):
                 await refill()
 
-    def _dispatch(self, subject: str, data: bytes) -> None:
-        """Decode a message and add it to the trackers of its group."""
+    def _dispatch(self, message: rollout_pb2.Rollout | scoring_pb2.Score) -> None:
+        """Add a message to the trackers of its group."""
         now = time.monotonic()
         for ledger in self._trackers:
-            if subject == "rollouts":
-                rollout = rollout_pb2.Rollout.FromString(data)
-                failure = ledger.add_rollout(rollout, now) if rollout.group_id in ledger.groups else None
+            if message.group_id not in ledger.groups:
+                continue
+            if isinstance(message, rollout_pb2.Rollout):
+                failure = ledger.add_rollout(message, now)
             else:
-                score = scoring_pb2.Score.FromString(data)
-                failure = ledger.add_score(score, now) if score.group_id in ledger.groups else None
+                failure = ledger.add_score(message, now)
             if failure is not None:
                 self._failures.append(failure)
 
