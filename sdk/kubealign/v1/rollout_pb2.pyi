@@ -39,7 +39,7 @@ class Sampling(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkItem(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "prompt_tokens", "samples", "seeds", "min_version", "sampling", "columns", "deadline", "purpose", "greedy_samples", "continuations", "reference_samples")
+    __slots__ = ("fence", "group_id", "attempt", "prompt_tokens", "samples", "seeds", "min_version", "sampling", "columns", "deadline", "purpose", "greedy_samples", "continuations", "reference_samples", "remaining_seconds")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class WorkItem(_message.Message):
     GREEDY_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -68,7 +69,8 @@ class WorkItem(_message.Message):
     greedy_samples: int
     continuations: _containers.RepeatedCompositeFieldContainer[Continuation]
     reference_samples: int
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Iterable[int]] = ..., min_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., columns: _Optional[bytes] = ..., deadline: _Optional[float] = ..., purpose: _Optional[str] = ..., greedy_samples: _Optional[int] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ..., reference_samples: _Optional[int] = ...) -> None: ...
+    remaining_seconds: float
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Iterable[int]] = ..., min_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., columns: _Optional[bytes] = ..., deadline: _Optional[float] = ..., purpose: _Optional[str] = ..., greedy_samples: _Optional[int] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ..., reference_samples: _Optional[int] = ..., remaining_seconds: _Optional[float] = ...) -> None: ...
 
 class Continuation(_message.Message):
     __slots__ = ("tokens",)

@@ -65,14 +65,19 @@ async def check_message_ids_are_deduplicated(make: BusFactory) -> None:
 
 async def check_unsettled_deliveries_return(make: BusFactory) -> None:
     """Check that an unsettled delivery goes to another member after the acknowledgement wait, with a higher
-    attempt.
+    attempt and the whole time on the bus as its age.
     """
     bus, second_bus = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
+    # Ages are exact after a message that has just been stored.
+    await bus.publish("scores", b"new", "1")
+    assert len(await second_bus.pull("scores", "driver", 1, 5.0)) == 1
     await bus.publish("work", b"item", "1")
     (lost,) = await bus.pull("work", "rollout", 1, 5.0)
     assert await second_bus.pull("work", "rollout", 1, 0.2) == []
     (again,) = await second_bus.pull("work", "rollout", 1, 10.0)
     assert (again.data, lost.attempt, again.attempt) == (b"item", 1, 2)
+    # It was on the bus for the acknowledgement wait at least.
+    assert again.age - lost.age >= 0.9 * bus.ack_wait, (lost.age, again.age)
 
 
 async def check_in_progress_extends_ack_wait(make: BusFactory) -> None:

@@ -28,6 +28,9 @@ class Delivery(Protocol):
     data: bytes
     #: Number of deliveries so far, including this one.
     attempt: int
+    #: Seconds since the bus stored the message, by clocks that need not agree; too small where this process
+    #: has received no newer message.
+    age: float
 
     async def ack(self) -> None: ...
 

@@ -17,6 +17,8 @@ class _Pending:
     # Loop time from which it may be delivered.
     due: float = 0.0
     attempts: int = 0
+    # Loop time of its publication.
+    stored_at: float = 0.0
 
 
 @dataclass
@@ -24,6 +26,8 @@ class _MemoryStream:
     bounds: Bounds
     # By sequence number, oldest first.
     messages: dict[int, bytes] = field(default_factory=dict)
+    # Sequence number -> loop time.
+    stored_at: dict[int, float] = field(default_factory=dict)
     last: int = 0
     size_bytes: int = 0
     # Message id -> loop time of its publication.
@@ -85,9 +89,10 @@ class MemoryBus:
         stream.seen[message_id] = now
         stream.last += 1
         stream.messages[stream.last] = data
+        stream.stored_at[stream.last] = now
         stream.size_bytes += len(data)
         for pending in stream.consumers.values():
-            pending[stream.last] = _Pending(data)
+            pending[stream.last] = _Pending(data, stored_at=now)
         while len(stream.messages) > stream.bounds.messages or stream.size_bytes > stream.bounds.size_bytes:
             self._remove(stream, next(iter(stream.messages)))
         await self._notify()
@@ -98,7 +103,10 @@ class MemoryBus:
         stream = self._stream(subject)
         pending = stream.consumers.get(consumer)
         if pending is None:
-            pending = {sequence: _Pending(data) for sequence, data in stream.messages.items()}
+            pending = {
+                sequence: _Pending(data, stored_at=stream.stored_at[sequence])
+                for sequence, data in stream.messages.items()
+            }
             stream.consumers[consumer] = pending
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -162,6 +170,7 @@ class MemoryBus:
 
     def _remove(self, stream: _MemoryStream, sequence: int) -> None:
         stream.size_bytes -= len(stream.messages.pop(sequence))
+        del stream.stored_at[sequence]
         for pending in stream.consumers.values():
             pending.pop(sequence, None)
 
@@ -176,6 +185,7 @@ class _MemoryDelivery:
     ) -> None:
         self.data = message.data
         self.attempt = message.attempts
+        self.age = asyncio.get_running_loop().time() - message.stored_at
         self._bus = bus
         self._pending = pending
         self._sequence = sequence

@@ -50,6 +50,7 @@ class _InstrumentedDelivery:
     def __init__(self, delivery: Delivery, subject: str, messages: Counter) -> None:
         self.data = delivery.data
         self.attempt = delivery.attempt
+        self.age = delivery.age
         self._delivery = delivery
         self._subject = subject
         self._messages = messages

@@ -43,6 +43,13 @@ class ProcessMetrics:
             ("reward", "kind"),
             registry=self.registry,
         )
+        #: Label reason: expired, stale, no_weights.
+        self.skipped_work_items = Counter(
+            "kubealign_skipped_work_items",
+            "Work items that a rollout worker acknowledged without samples.",
+            ("reason",),
+            registry=self.registry,
+        )
         #: Label kind: prompt, generated.
         self.engine_tokens = Counter(
             "kubealign_engine_tokens",

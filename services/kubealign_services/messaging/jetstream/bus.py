@@ -25,6 +25,7 @@ from kubealign_services.messaging.jetstream.fetch import (
 from kubealign_services.messaging.jetstream.streams import StreamRegistry
 from kubealign_services.messaging.lost_streams import StreamLossTracker
 from kubealign_services.messaging.memory import payload_too_large_text, unknown_subject_text
+from kubealign_services.messaging.message_age import MessageAges
 from kubealign_services.messaging.retention_limits import Bounds, bounds_for
 
 #: Deliveries of a process that died are redelivered after this time. Longer work extends the deadline.
@@ -62,6 +63,7 @@ class JetStreamBus:
         self._fetches: set[ConsumerFetch] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._followers = 0
+        self._ages = MessageAges()
 
     @classmethod
     async def connect(
@@ -131,7 +133,15 @@ class JetStreamBus:
         def is_current() -> bool:
             return self._lost_streams.count(subject) == loss_count
 
-        return [JetStreamDelivery(message, is_current) for message in messages]
+        now = time.monotonic()
+        # All timestamps before the first age: newer messages of the same pull improve the estimate.
+        stored = [message.metadata.timestamp.timestamp() for message in messages]
+        for timestamp in stored:
+            self._ages.age(timestamp, now)
+        return [
+            JetStreamDelivery(message, self._ages.age(timestamp, now), is_current)
+            for message, timestamp in zip(messages, stored, strict=True)
+        ]
 
     async def latest(self, subject: str) -> AsyncIterator[bytes]:
         self._check(subject)

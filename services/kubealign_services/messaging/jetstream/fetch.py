@@ -174,11 +174,13 @@ class JetStreamDelivery:
     redelivered.
 
     Args:
+        age: Seconds since the server stored the message.
         is_current: Returns False once the server has lost the stream of this message. A new stream numbers
             its messages from 1 again, so an acknowledgement would settle another message.
     """
 
-    def __init__(self, message: Msg, is_current: Callable[[], bool]) -> None:
+    def __init__(self, message: Msg, age: float, is_current: Callable[[], bool]) -> None:
+        self.age = age
         self._is_current = is_current
         self.data = message.data
         self.attempt = int(message.metadata.num_delivered or 1)

@@ -104,6 +104,7 @@ async def _run_worker(
     try:
         async with open_sample_producer(rollout.workflow, generator, name, tokenizer) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
+            worker.on_skip = lambda reason: context.metrics.skipped_work_items.labels(reason).inc()
             # A custom workflow may block this event loop too, by code that holds the interpreter lock.
             has_own_code = rollout.workflow is not None and rollout.workflow.function is not None
             watchdogs = [watch_event_loop()] if has_own_code else []

@@ -7,6 +7,7 @@ delivered to another.
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 
 from kubealign.v1 import rollout_pb2
@@ -35,6 +36,10 @@ _PULL_SECONDS = 5.0
 #: An item that a quarantined worker returns is delivered after a delay, as it may come straight back.
 _REDELIVERY_DELAY_SECONDS = 1.0
 
+#: Reasons to skip a work item: its deadline has passed, a newer driver has taken over, the weights that the
+#: item needs have not arrived before its deadline.
+EXPIRED, STALE, NO_WEIGHTS = "expired", "stale", "no_weights"
+
 log = logging.getLogger(__name__)
 
 
@@ -61,6 +66,8 @@ class RolloutWorker:
         self._generator = generator
         self._weights = weights
         self._capacity = capacity
+        #: Called with the reason for each item that is acknowledged without samples.
+        self.on_skip: Callable[[str], None] = lambda reason: None
         self._samples_in_flight = 0
         # Item key -> future of its samples.
         self._in_progress: dict[str, asyncio.Future[list[rollout_pb2.Rollout]]] = {}
@@ -81,13 +88,15 @@ class RolloutWorker:
 
     async def _handle(self, delivery: Delivery) -> None:
         """Process one delivery and acknowledge it, or return it to the bus."""
+        arrived_at = time.monotonic()
         item = await decode_or_reject(delivery, "work", rollout_pb2.WorkItem.FromString)
         if item is None:
             return
+        deadline = arrived_at + _remaining_seconds(item, delivery.age)
         self._reserve(item.samples)
         try:
             async with extend_ack_deadline([delivery], self._bus.ack_wait):
-                await self._serve_once(item)
+                await self._serve_once(item, deadline)
             await delivery.ack()
         except (Quarantined, EngineLost) as error:
             log.warning("work was given back", extra={"group": item.group_id, "cause": str(error)})
@@ -98,7 +107,7 @@ class RolloutWorker:
         finally:
             self._reserve(-item.samples)
 
-    async def _serve_once(self, item: rollout_pb2.WorkItem) -> None:
+    async def _serve_once(self, item: rollout_pb2.WorkItem, deadline: float) -> None:
         """Generate an item once, even if the bus delivers it twice.
 
         The bus delivers a copy when it has lost the item. The samples of the first delivery are then
@@ -114,7 +123,7 @@ class RolloutWorker:
         # Retrieve the error, since no second delivery may ever await the future.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            future.set_result(await self._serve(item))
+            future.set_result(await self._serve(item, deadline))
         except Exception as error:
             future.set_exception(error)
             raise
@@ -122,16 +131,21 @@ class RolloutWorker:
             future.cancel()
             del self._in_progress[identity]
 
-    async def _serve(self, item: rollout_pb2.WorkItem) -> list[rollout_pb2.Rollout]:
-        """Generate a group, publish its samples and return them. Expired and stale items are skipped."""
-        remaining = item.deadline - time.time()
+    async def _serve(self, item: rollout_pb2.WorkItem, deadline: float) -> list[rollout_pb2.Rollout]:
+        """Generate a group, publish its samples and return them. Expired and stale items are skipped.
+
+        Args:
+            deadline: time.monotonic() from which the item is expired.
+        """
+        remaining = deadline - time.monotonic()
         if remaining <= 0:
+            self._skip(item, EXPIRED, f"its deadline passed {-remaining:.1f} s ago")
             return []
-        deadline = time.monotonic() + remaining
         try:
             await self._weights.wait_for_version(item.fence, item.min_version, timeout=remaining)
         except (StaleFence, TimeoutError) as error:
-            log.info("skipped a work item", extra={"group": item.group_id, "cause": str(error)})
+            reason = STALE if isinstance(error, StaleFence) else NO_WEIGHTS
+            self._skip(item, reason, str(error))
             return []
         rollouts: list[rollout_pb2.Rollout] = []
         if item.continuations:
@@ -176,6 +190,15 @@ class RolloutWorker:
         for rollout in rollouts:
             await self._publish(rollout)
 
+    def _skip(self, item: rollout_pb2.WorkItem, reason: str, cause: str) -> None:
+        """Count and log an item that is acknowledged without samples."""
+        self.on_skip(reason)
+        log.log(
+            logging.INFO if reason == STALE else logging.WARNING,
+            "skipped a work item",
+            extra={"group": item.group_id, "reason": reason, "cause": cause},
+        )
+
     async def _publish(self, rollout: rollout_pb2.Rollout) -> None:
         await self._bus.publish("rollouts", rollout.SerializeToString(), make_message_id(rollout))
 
@@ -186,3 +209,14 @@ class RolloutWorker:
             self._has_capacity.set()
         else:
             self._has_capacity.clear()
+
+
+def _remaining_seconds(item: rollout_pb2.WorkItem, age: float) -> float:
+    """Return the seconds until the deadline of an item.
+
+    Args:
+        age: Seconds that the item has been on the bus.
+    """
+    if item.HasField("remaining_seconds"):
+        return item.remaining_seconds - age
+    return item.deadline - time.time()

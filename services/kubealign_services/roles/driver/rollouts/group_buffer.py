@@ -315,6 +315,7 @@ class GroupBuffer:
                 ],
                 columns=encode_scoring_context(row.prompt_text, row.columns),
                 deadline=time.time() + lifetime,
+                remaining_seconds=lifetime,
                 purpose=self._purpose,
             ),
             group.renewals,

@@ -187,3 +187,49 @@ async def test_items_of_a_lost_engine_are_returned_and_processed_again() -> None
         assert not task.done()
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("skew", [-7200.0, 7200.0])
+async def test_the_clock_of_the_driver_does_not_decide_on_a_deadline(skew: float) -> None:
+    """Check a driver two hours behind or ahead: the worker dropped every item of the first without a word."""
+    bus, engine = MemoryBus(), Engine()
+    item = work_item()
+    item.deadline, item.remaining_seconds = time.time() + skew, 60.0
+    async with working(bus, engine):
+        await bus.publish("work", item.SerializeToString(), "1")
+        assert len(await samples(bus.new_connection(), 2)) == 2
+
+
+@pytest.mark.parametrize("has_remaining_seconds", [True, False])
+async def test_expired_items_are_counted(has_remaining_seconds: bool) -> None:
+    """Check items of a driver of an earlier version as well, which have a Unix time only."""
+    bus, engine = MemoryBus(), Engine()
+    item = work_item()
+    item.deadline = time.time() + (60.0 if has_remaining_seconds else -1.0)
+    if has_remaining_seconds:
+        item.remaining_seconds = 0.05
+    await bus.publish("work", item.SerializeToString(), "1")
+    # The time on the bus counts.
+    await asyncio.sleep(0.1)
+    worker = RolloutWorker("rollout-7", bus, SteppedGenerator(engine, compute), Fitted(), capacity=64)  # type: ignore[arg-type]
+    skipped: asyncio.Queue[str] = asyncio.Queue()
+    worker.on_skip = skipped.put_nowait
+    task = asyncio.create_task(worker.run())
+    try:
+        assert await skipped.get() == "expired"
+        assert not engine.asked
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def work_item() -> rollout_pb2.WorkItem:
+    return rollout_pb2.WorkItem(
+        fence=1,
+        group_id="0/3",
+        prompt_tokens=[1],
+        samples=2,
+        seeds=[1, 2],
+        sampling=rollout_pb2.Sampling(max_tokens=4, temperature=1.0, top_p=1.0),
+        purpose="train",
+    )
