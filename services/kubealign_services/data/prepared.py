@@ -19,11 +19,10 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.prepared_files import FOLDER, INPUTS, MODELS, REPORT, TRAIN, VALIDATION
 from kubealign_services.data.tokenization.tokenizers import load_tokenizer
 
-FOLDER = "prepared"
-MODELS, REPORT, INPUTS = "models.json", "report.json", "inputs.json"
-TRAIN, VALIDATION = "train.parquet", "validation.parquet"
+__all__ = ["FOLDER", "INPUTS", "MODELS", "REPORT", "TRAIN", "VALIDATION"]
 
 
 class DatasetReport(BaseModel):

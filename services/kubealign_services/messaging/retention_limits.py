@@ -39,6 +39,7 @@ def bounds_for(
     longest_sequence: int,
     score_bytes_a_token: int = 0,
     rollout_copies: int = 1,
+    context_bytes: int = 0,
 ) -> dict[str, Bounds]:
     """Return the bounds of every subject, sized for at least two full loads.
 
@@ -48,9 +49,10 @@ def bounds_for(
         longest_sequence: Tokens of prompt and response.
         score_bytes_a_token: Set when a scorer returns more than one number for each token.
         rollout_copies: Number of times that each rollout is published.
+        context_bytes: Longest prompt and columns of a row, which each work item and each rollout carries.
     """
     samples = groups * samples_per_group
-    message = message_bytes(longest_sequence)
+    message = message_bytes(longest_sequence) + context_bytes
     score = _ENVELOPE_BYTES + longest_sequence * max(_BYTES_A_TOKEN, score_bytes_a_token)
     counts = {
         "work": groups,

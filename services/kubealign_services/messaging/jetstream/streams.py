@@ -53,10 +53,16 @@ class StreamRegistry:
         try:
             stream = await context.add_stream(config)
         except nats.js.errors.BadRequestError as error:
-            # Another process has created the stream, with its own bounds.
+            # Another process has created the stream, with its own bounds. One without access to the prepared
+            # data knows no columns, so its bounds may be smaller.
             if error.err_code != _OTHER_CONFIGURATION:
                 raise
             stream = await context.stream_info(subject)
+            present = Bounds(stream.config.max_msgs or 0, stream.config.max_bytes or 0)
+            larger = present.combine(limit)
+            if larger != present:
+                config.max_msgs, config.max_bytes = larger.messages, larger.size_bytes
+                stream = await context.update_stream(config)
         if connection == self._connections:
             # Otherwise the answer came from an earlier connection, whose server may have been replaced.
             self._existing.add(subject)

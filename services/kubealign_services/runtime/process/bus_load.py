@@ -50,11 +50,27 @@ def request_window(job: AlignmentJob) -> RequestWindow | None:
     )
 
 
-def bus_bounds(job: AlignmentJob) -> dict[str, Bounds]:
+def bus_bounds(job: AlignmentJob, context_bytes: int = 0) -> dict[str, Bounds]:
     """Return the retention bounds of each bus subject for a job: those of a step, or of a full window of
     requests if those are larger.
+
+    Args:
+        context_bytes: Longest prompt and columns of a row of the prepared data. They raise no bound above
+            _MOST_BYTES.
     """
-    step, window = _bounds_of_step(job), request_window(job)
+    if context_bytes:
+        plain, full = bus_bounds(job), _uncapped_bounds(job, context_bytes)
+        return {
+            subject: Bounds(
+                bounds.messages, max(plain[subject].size_bytes, min(bounds.size_bytes, _MOST_BYTES))
+            )
+            for subject, bounds in full.items()
+        }
+    return _uncapped_bounds(job, 0)
+
+
+def _uncapped_bounds(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]:
+    step, window = _bounds_of_step(job, context_bytes), request_window(job)
     sizes = _windowed_group_sizes(job)
     if window is None or not sizes:
         return step
@@ -65,11 +81,12 @@ def bus_bounds(job: AlignmentJob) -> dict[str, Bounds]:
         samples_per_group=1,
         sources=_count_sources(job),
         longest_sequence=_longest_sequence(job),
+        context_bytes=context_bytes,
     )
     return {subject: step[subject].combine(full_window[subject]) for subject in step}
 
 
-def _bounds_of_step(job: AlignmentJob) -> dict[str, Bounds]:
+def _bounds_of_step(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]:
     """Return the bounds for the requests of one step."""
     spec = job.spec
     algorithm = spec.algorithm.value
@@ -87,6 +104,7 @@ def _bounds_of_step(job: AlignmentJob) -> dict[str, Bounds]:
         score_bytes_a_token=0 if distribution is None else 8 * distribution.candidates,
         # Scorers that do not score on arrival are each sent every rollout once more.
         rollout_copies=1 if spec.effective_overlap.score_on_arrival else 1 + _count_sources(job),
+        context_bytes=context_bytes,
     )
 
 

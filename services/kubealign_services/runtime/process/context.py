@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from kubealign.process_settings import ProcessSettings, Role
 from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.prepared_files import read_longest_context
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
 from kubealign_services.runtime.process.bus_load import bus_bounds
@@ -174,9 +175,8 @@ class ProcessContext:
     async def bus(self) -> AsyncIterator[Bus]:
         """Connect to the job's bus while the context is open. Raises BusUnavailable."""
         settings = self.settings
-        bus = await JetStreamBus.connect(
-            settings.nats, settings.tls, name=settings.name, bounds=bus_bounds(self.job)
-        )
+        bounds = bus_bounds(self.job, read_longest_context(settings.run_dir))
+        bus = await JetStreamBus.connect(settings.nats, settings.tls, name=settings.name, bounds=bounds)
         try:
             yield InstrumentedBus(bus, self.metrics.bus_messages)
         finally:

@@ -1,0 +1,18 @@
+"""Names of the files of a prepared job, and what processes without models read from them."""
+
+import json
+from pathlib import Path
+
+FOLDER = "prepared"
+MODELS, REPORT, INPUTS = "models.json", "report.json", "inputs.json"
+TRAIN, VALIDATION = "train.parquet", "validation.parquet"
+
+
+def read_longest_context(run_dir: Path) -> int:
+    """Return the bytes of the longest prompt and columns of a row; 0 where there is no prepared data."""
+    try:
+        report = json.loads((run_dir / FOLDER / REPORT).read_text())
+    except (OSError, ValueError):
+        return 0
+    parts = [part for part in (report.get("train"), report.get("validation")) if part is not None]
+    return max((int(part["longest_context_bytes"]) for part in parts), default=0)
