@@ -1,12 +1,15 @@
 """A job's page in a browser, over a simulated job."""
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
 
+from kubealign.client.errors import MetricsUnreadable
 from kubealign.client.records import JobRef
+from kubealign.read_model import StepMetrics
 from support.browser import Dashboard, View, done
 from support.memory_backend import MemoryBackend
 from support.page_jobs import running_job, sample, values
@@ -150,6 +153,27 @@ def test_suspend_resume_scale_and_delete(site: MemoryBackend, ref: JobRef, view:
     expect(page.get_by_text("There are no jobs yet.")).to_be_visible()
     view.open(_ADDRESS)
     expect(page.locator("main").get_by_text("there is no job llama")).to_be_visible()
+
+
+def test_metrics_that_cannot_be_read_are_explained(
+    site: MemoryBackend, ref: JobRef, view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readable = site.metrics
+
+    async def unreadable(*arguments: object) -> Sequence[StepMetrics]:
+        raise MetricsUnreadable("the key kubealign:default:llama:metrics cannot be read: <b>WRONGTYPE</b>")
+
+    monkeypatch.setattr(site, "metrics", unreadable)
+    page = view.open(_ADDRESS)
+    notice = page.locator(".job > [role=status] .notice")
+    expect(notice).to_have_text("the key kubealign:default:llama:metrics cannot be read: <b>WRONGTYPE</b>")
+    expect(page.locator(".live")).to_have_text("live")
+    expect(page.locator(".jobhead .steps")).to_be_visible()
+    monkeypatch.setattr(site, "metrics", readable)
+    # A change of the job, so that the page need not wait for the next poll.
+    done(site.suspend(ref, True))
+    until_steps(page, list(range(1, _STEPS + 1)))
+    expect(notice).to_have_count(0)
 
 
 def test_a_lost_connection_resumes_without_loss_in_two_tabs(

@@ -68,6 +68,9 @@ export class JobPage {
     this._app.live(store.state);
     store.addEventListener("state", () => this._app.live(store.state));
     store.addEventListener("unreadable", ({ detail }) => this._showUnreadable(detail));
+    for (const kind of ["metrics", "samples"]) {
+      store.addEventListener(kind, () => this._unreadable.has(kind) && this._showUnreadable({ kind, reason: "" }));
+    }
     store.addEventListener("gone", () => this._gone());
     store.addEventListener("refused", ({ detail }) => {
       if (detail.status === 401) this._app.refused(detail);
