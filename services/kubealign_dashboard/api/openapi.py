@@ -25,6 +25,7 @@ _STATUS_DESCRIPTIONS = {
     415: "The media type of the body is not supported.",
     422: "A parameter or the body is invalid: see `errors`.",
     429: "Too many streams are open.",
+    502: "A process of the job has stored metrics that cannot be read: the detail names the key.",
     503: "A service that the dashboard depends on does not answer: retry.",
 }
 

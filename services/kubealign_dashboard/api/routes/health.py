@@ -18,7 +18,7 @@ router = APIRouter(prefix=API_PREFIX, tags=["metrics"])
 @router.get(
     JOB + "/health",
     response_model=HealthReport,
-    responses=error_responses(404),
+    responses=error_responses(404, 502),
     summary="Read health findings",
 )
 async def health(context: ReadableJob, request: Request) -> Any:

@@ -20,7 +20,7 @@ router = APIRouter(prefix=API_PREFIX, tags=["metrics"])
 @router.get(
     JOB + "/metrics",
     response_class=Response,
-    responses=success_response(StepMetricsList, "A page of steps.") | error_responses(404),
+    responses=success_response(StepMetricsList, "A page of steps.") | error_responses(404, 502),
     summary="Read a job's metrics",
 )
 async def metrics(
@@ -39,7 +39,7 @@ async def metrics(
 @router.get(
     JOB + "/samples",
     response_class=Response,
-    responses=success_response(SampleList, "A page of samples.") | error_responses(404),
+    responses=success_response(SampleList, "A page of samples.") | error_responses(404, 502),
     summary="Read samples of the policy",
 )
 async def samples(

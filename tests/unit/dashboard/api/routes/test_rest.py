@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kubealign.client.errors import Conflict, Unavailable
+from kubealign.client.errors import Conflict, MetricsUnreadable, Unavailable
 from kubealign.client.records import JobEvent, ProcessRecord, ProcessState
 from kubealign.read_model import SampleRecord
 from kubealign_dashboard.app import create_app
@@ -232,6 +232,10 @@ async def test_backend_errors_become_problems(client: httpx.AsyncClient, site: M
     answer = await client.get(f"{JOBS}/sums")
     assert problem_of(answer, 503)["detail"] == "Redis did not answer"
     assert answer.headers["retry-after"]
+    site.failing = MetricsUnreadable("the key kubealign:default:sums:metrics cannot be read")
+    problem = problem_of(await client.get(f"{JOBS}/sums/metrics"), 502)
+    assert problem["type"] == "urn:kubealign:problem:metrics-unreadable"
+    assert "kubealign:default:sums:metrics" in problem["detail"]
     site.failing = Conflict("it has changed meanwhile")
     problem_of(await client.delete(f"{JOBS}/sums"), 409)
     site.failing = KeyError("secret inside")  # type: ignore[assignment]
