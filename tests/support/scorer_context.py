@@ -25,6 +25,9 @@ class ScorerContext:
     async def compute(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
+    async def compute_within_deadline(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
 
 def scorer_context(
     worker: str, job: AlignmentJob | None = None, run_dir: Path | None = None

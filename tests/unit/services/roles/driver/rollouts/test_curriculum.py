@@ -374,7 +374,7 @@ def test_a_damaged_history_is_refused(damage: str) -> None:
         job.history[1] = line.model_copy(update={"mean_rewards": [0.5, 0.25]})
     else:
         job.history[1] = line.model_copy(update={"prompts": ["0/3", "0/3"]})
-    with pytest.raises(UnrecoverableError, match=r"history\.jsonl are not those that step 3 was made with"):
+    with pytest.raises(UnrecoverableError, match="in the history are not those that step 3 was made with"):
         job.restart()
 
 
