@@ -18,6 +18,8 @@ FULL ?=
 WORKERS ?= 2
 # Tests that a run leaves out: the long ones, unless it is test-full.
 SELECTION ?= -m "not full"
+# First and last seed of the schedules of faults in test-chaos.
+SEEDS ?= 0-9
 TIER := $(RUN)/python -m tests.support.tier
 PARALLEL := $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INTEGRATION := $(TIER) integration $(PARALLEL) $(SELECTION) tests/integration
@@ -34,7 +36,7 @@ UNIT_OPTIONS ?=
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client/test_bare_wheel.py tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-full test-fast test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -103,6 +105,9 @@ test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.trackers $(VENV)/.pretrained ## Run 
 
 test-full: ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
 	$(MAKE) --no-print-directory test SELECTION=
+
+test-chaos: $(VENV)/.dev ## Inject faults into jobs: every failpoint with every action, 250 random faults, schedules of SEEDS: three hours
+	$(TIER) chaos $(RUN)/python -m pytest -s tests/chaos --seeds $(SEEDS)
 
 test-fast: $(VENV)/.dev $(VENV)/.pretrained ## Run lint, the unit tests that are not slow and smoke tests of most integration areas
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit UNIT_OPTIONS='-m "not slow"'

@@ -71,7 +71,8 @@ def describe_termination(termination: PodTermination) -> ProcessFailure:
         )
     error = last_error_line(termination.message)
     return ProcessFailure(
-        "Crashed", _describe_exit_code(termination.exit_code) + (f": {error}" if error else "")
+        "StorageFull" if termination.exit_code == ExitCode.STORAGE else "Crashed",
+        _describe_exit_code(termination.exit_code) + (f": {error}" if error else ""),
     )
 
 
@@ -122,6 +123,8 @@ def _describe_exit_code(code: int) -> str:
         return "was stopped by SIGTERM"
     if code == ExitCode.REPLACED:
         return "ended because another driver with a higher fence has taken over"
+    if code == ExitCode.STORAGE:
+        return "waits for storage, which is full or does not answer"
     if code > 128:
         try:
             return f"was killed by {signal.Signals(code - 128).name}"

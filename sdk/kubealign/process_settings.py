@@ -41,6 +41,9 @@ class ExitCode(IntEnum):
     """
 
     DONE = 0
+    #: Storage is full or does not answer. The process is started again until it does; that does not count
+    #: against the restart budget.
+    STORAGE = 74
     #: An error that a restart would not fix (an invalid file, a reward that raises): the job fails with the
     #: termination message.
     PERMANENT = 78

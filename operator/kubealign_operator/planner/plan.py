@@ -14,6 +14,7 @@ DEPENDENCIES_READY = "DependenciesReady"
 PREPARED = "Prepared"
 READY = "Ready"
 SUSPENDED = "Suspended"
+STORAGE_FULL = "StorageFull"
 COMPLETE = "Complete"
 FAILED = "Failed"
 

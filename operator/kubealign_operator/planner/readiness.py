@@ -9,7 +9,7 @@ from kubealign_operator.kube_views import pod_state
 from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
-from kubealign_operator.planner.restart_policy import UnitRestart
+from kubealign_operator.planner.restart_policy import UnitRestart, is_exempt
 from kubealign_operator.planner.snapshot import JobSnapshot
 from kubealign_operator.planner.start_order import is_complete
 
@@ -18,6 +18,7 @@ _SEVERITY_ORDER = (
     # First: nothing but a person, or the controller of the finalizer, ends it.
     "Finalizer",
     "OutOfMemory",
+    "StorageFull",
     "Crashed",
     "Evicted",
     "NodeLost",
@@ -96,9 +97,7 @@ def _member_reasons(
         return [
             FailureReason(
                 found_reason.reason,
-                UnitRestart(unit.name, found_reason, not pod_state.was_disrupted(pod)).describe(
-                    restarts, budget
-                ),
+                UnitRestart(unit.name, found_reason, not is_exempt(pod)).describe(restarts, budget),
             )
         ]
     return [found_reason]

@@ -19,7 +19,7 @@ class UnitRestart:
     """A restart of a unit because one of its processes failed.
 
     Args:
-        counted: False where the cluster ended the process: that spends no restart.
+        counted: False where the cluster ended the process, or storage failed: that spends no restart.
     """
 
     unit: str
@@ -33,7 +33,7 @@ class UnitRestart:
             restarts: Restarts counted so far.
             budget: Restarts that the job allows.
         """
-        used = f"{restarts} of {budget} restarts used" if self.counted else "a disruption, not counted"
+        used = f"{restarts} of {budget} restarts used" if self.counted else "not counted"
         return f"{self.failure.message}; starting {self.unit} again ({used})"
 
 
@@ -72,7 +72,7 @@ def apply_restart_policy(
             result.append(unit.next_attempt())
         elif crashed is not None:
             reason = failure_reasons.termination_reason(crashed[0].name, crashed[1])
-            counted = not any(pod_state.was_disrupted(pod) for _, pod in unit.current_pods)
+            counted = not any(is_exempt(pod) for _, pod in unit.current_pods)
             if counted and restarts >= budget:
                 return RestartOutcome(tuple(units), restarts, tuple(new), _budget_exhausted(reason, budget))
             restarts += counted
@@ -110,6 +110,11 @@ def _first_crash(unit: ProcessUnit) -> tuple[Process, PodView] | None:
 def _has_crashed(unit: ProcessUnit, pod: PodView) -> bool:
     is_done = unit.runs_to_completion and pod_state.exit_code(pod) == ExitCode.DONE
     return pod_state.has_terminated(pod) and not pod_state.is_terminating(pod) and not is_done
+
+
+def is_exempt(pod: PodView) -> bool:
+    """Return True when the pod's end spends no restart: neither the job nor its author can prevent it."""
+    return pod_state.was_disrupted(pod) or pod_state.exit_code(pod) == ExitCode.STORAGE
 
 
 def _finish_time(entry: tuple[Process, PodView]) -> float:

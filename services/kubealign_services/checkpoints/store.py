@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from kubealign.storage_errors import is_storage_error
 from kubealign_services.checkpoints.durable_files import create_file, fsync_path
 from kubealign_services.checkpoints.fence import Fence, StaleFence
 from kubealign_services.checkpoints.lineage import UNRECORDED_FENCE, Lineage, read_lineage
@@ -31,6 +32,10 @@ _CHECKPOINT_NAME = re.compile(r"step-(?P<step>\d{8,})(?:-(?P<attempt>\d+))?(?:-f
 
 class CheckpointFailed(RuntimeError):
     """A checkpoint could not be written. Earlier checkpoints are unchanged."""
+
+
+class CheckpointStorageFailed(CheckpointFailed):
+    """The storage is full or does not answer: the same checkpoint may succeed later."""
 
 
 class CheckpointCorrupted(RuntimeError):
@@ -281,6 +286,7 @@ def _verify(path: Path) -> CheckpointManifest:
 
 def _failure(step: int, path: Path, error: OSError) -> CheckpointFailed:
     where = error.filename or path
-    return CheckpointFailed(
+    kind = CheckpointStorageFailed if is_storage_error(error) else CheckpointFailed
+    return kind(
         f"step {step} was not committed: {error.strerror or error} at {where}; earlier checkpoints are intact"
     )

@@ -1,7 +1,8 @@
 """Full disks and corrupt checkpoints: earlier checkpoints stay intact and the job resumes from them."""
 
+import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,19 +18,27 @@ EVERY = {"everySteps": 1, "keep": 3}
 RLOO = {"rloo": {"promptsPerStep": 4, "samplesPerPrompt": 2}}
 
 
+class SmallDisks:
+    """File systems of a given size in memory."""
+
+    def __init__(self, mounted: ExitStack) -> None:
+        self._mounted = mounted
+
+    def mount(self, folder: Path, size: str) -> None:
+        folder.mkdir(parents=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            pytest.skip("mounting a small file system takes rights that this user does not have")
+        self._mounted.callback(subprocess.run, ["umount", str(folder)], check=True)
+
+    def resize(self, folder: Path, size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
+
+
 @pytest.fixture
-def small_disk() -> Iterator[Callable[[Path, str], None]]:
-    """Yield a function that mounts a file system of a given size."""
+def small_disks() -> Iterator[SmallDisks]:
     with ExitStack() as mounted:
-
-        def mount(folder: Path, size: str) -> None:
-            folder.mkdir(parents=True)
-            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-            if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-                pytest.skip("mounting a small file system takes rights that this user does not have")
-            mounted.callback(subprocess.run, ["umount", str(folder)], check=True)
-
-        yield mount
+        yield SmallDisks(mounted)
 
 
 def newest(run_dir: Path) -> int:
@@ -39,42 +48,55 @@ def newest(run_dir: Path) -> int:
     return commit.manifest.step
 
 
-def test_a_disk_that_is_full_at_a_commit(tmp_path: Path, failed, small_disk) -> None:
+def test_a_disk_that_is_full_at_a_commit(tmp_path: Path, small_disks: SmallDisks) -> None:
+    """Check that the job waits for room, without a restart, and then saves the checkpoint that it owes."""
     commits = tmp_path / "runs" / "bad" / "commits"
     # A checkpoint takes about 250 KB.
-    small_disk(commits, "600k")
-    output = failed(sft_job(tmp_path, "bad", checkpoint=EVERY))
-    assert "driver: step 3 was not committed: " in output
-    assert "No space left on device" in output
-    assert "earlier checkpoints are intact" in output
-    assert newest(commits.parent) == 2
-    assert sorted(path.name for path in commits.iterdir()) == [
-        "step-00000001-fence-1",
-        "step-00000002-fence-1",
-    ]
+    small_disks.mount(commits, "600k")
+    job = sft_job(tmp_path, "bad", checkpoint=EVERY, lifecycle={"maxRestarts": 0})
+    with RunningJobs(write_jobs(tmp_path, job), tmp_path / "runs") as run:
+        log = run.folder("bad") / "logs" / "driver.log"
+        run.wait_until("the full disk", lambda: log.exists() and "waits for storage" in log.read_text(), 120)
+        text = log.read_text()
+        assert "step 3 was not committed: " in text and "No space left on device" in text
+        assert "earlier checkpoints are intact" in text
+        assert newest(commits.parent) == 2
+        small_disks.resize(commits, "2m")
+        assert run.end(120) == 0, run.output
+        assert [path.name for path in CheckpointReader(commits.parent).paths()] == [
+            "step-00000002-fence-1",
+            *(path.name for path in commits.glob("step-00000003-fence-*")),
+            *(path.name for path in commits.glob("step-00000004-fence-*")),
+        ]
+        assert [line["step"] for line in run.history("bad")] == [1, 2, 3, 4]
+        assert "trainer and critic agree on the state: continuing without a rollback" in log.read_text()
+        events = (run.folder("bad") / "events.jsonl").read_text()
+        assert "Restarted" not in events
 
 
-def test_disk_filled_by_another_process(tmp_path: Path, small_disk) -> None:
-    """Check that the job fails when no message or log can be written, and that the same command resumes it
-    once the disk has space again."""
-    small_disk(tmp_path / "runs", "4m")
+def test_disk_filled_by_another_process(tmp_path: Path, small_disks: SmallDisks) -> None:
+    """Check that the job waits when no message or log can be written, and goes on once there is room."""
+    small_disks.mount(tmp_path / "runs", "4m")
     job = online_job(tmp_path, "bad", RLOO, maxSteps=200, checkpoint={"everySteps": 2})
+    job["spec"]["lifecycle"] = {"maxRestarts": 0}
     with RunningJobs(write_jobs(tmp_path, job), tmp_path / "runs") as run:
         run.wait_for_step("bad", 3)
         filler = tmp_path / "runs" / "filler"
         with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
-        assert run.end(60) == 1, run.output
-        assert "no space left on" in run.output.lower()
-        assert "run the same command to resume" in run.output
-        assert left_running(tmp_path) == {}
-        filler.unlink()
+        run.wait_until("the report of the full disk", lambda: "no space left on the disk" in run.output, 60)
         step = newest(run.folder("bad"))
-        run.start()
-        run.wait_for_step("bad", step + 1)
+        filler.unlink()
+        run.wait_for_step("bad", max(step, *run.steps("bad")) + 4)
+        assert "there is room again on the disk" in run.output
+        run.send(signal.SIGINT)
+        assert run.end(60) == 130, run.output
+        assert left_running(tmp_path) == {}
         trained = [line["step"] for line in run.history("bad")]
         assert trained == list(range(1, len(trained) + 1)), "no step is missing or there twice"
+        prompts = [prompt for line in run.history("bad") for prompt in line["prompts"]]
+        assert len(prompts) == len(set(prompts))
 
 
 def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_serves(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -94,11 +94,13 @@ class Nemesis:
         self.recoveries.append(time.monotonic() - began)
 
 
-def kill_at_random(run: RunningJobs, faults: Sequence[Fault], pauses: Sequence[float]) -> int:
-    """Inject faults at random times, whatever the job does meanwhile. Return how many hit a process."""
+def inject_at_random(run: RunningJobs, faults: Iterable[Fault], pauses: Iterator[float], count: int) -> None:
+    """Inject faults at random times, whatever the job does meanwhile, until `count` have hit a process."""
     hits = 0
-    for fault, pause in zip(faults, pauses, strict=True):
-        time.sleep(pause)
+    for fault in faults:
+        if hits == count:
+            return None
+        time.sleep(next(pauses))
         pid = run.processes(NAME).get(fault.target, {}).get("pid")
         if pid is None:
             continue

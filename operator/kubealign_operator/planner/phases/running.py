@@ -7,6 +7,7 @@ from typing import Any
 from kubealign.roles import PREPARE, generation_role
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import ConditionStatus, DependencyResult, JobPhase
+from kubealign.storage_errors import STORAGE_WAIT_PREFIX
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.manifests.context import RenderContext
@@ -27,6 +28,7 @@ from kubealign_operator.planner.plan import (
     DEPENDENCIES_READY,
     PREPARED,
     READY,
+    STORAGE_FULL,
     SUSPENDED,
     Decision,
     DesiredCondition,
@@ -144,9 +146,23 @@ def _conditions(
         desired_condition(PREPARED, prepared, "Prepared" if prepared else "Preparing"),
         ready,
     ]
+    storage = _storage_problem(snapshot, problem)
+    if storage:
+        result.append(desired_condition(STORAGE_FULL, True, "WaitsForStorage", storage))
+    elif condition_of(snapshot.previous_status, STORAGE_FULL) is not None:
+        result.append(desired_condition(STORAGE_FULL, False, "Written"))
     if condition_of(snapshot.previous_status, SUSPENDED) is not None:
         result.append(desired_condition(SUSPENDED, False, "Resumed"))
     return tuple(result)
+
+
+def _storage_problem(snapshot: JobSnapshot, problem: FailureReason | None) -> str:
+    """Return why a process waits for storage; empty: none does."""
+    if problem is not None:
+        return problem.message if problem.reason == STORAGE_FULL else ""
+    progress = snapshot.observed.progress
+    waiting = "" if progress is None else progress.waiting_for
+    return f"driver: {waiting}" if waiting.startswith(STORAGE_WAIT_PREFIX) else ""
 
 
 def _status_changes(snapshot: JobSnapshot, outcome: RestartOutcome) -> Mapping[str, Any]:

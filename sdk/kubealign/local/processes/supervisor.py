@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from kubealign.backoff import RESET_AFTER_SECONDS, restart_backoff
+from kubealign.backoff import RESET_AFTER_SECONDS, Backoff, restart_backoff
 from kubealign.local.errors import RunFailed
 from kubealign.local.processes.exit_status import (
     crash_message,
@@ -25,6 +25,7 @@ from kubealign.local.processes.liveness import DEFAULT_POLICY, LivenessPolicy, P
 from kubealign.local.processes.log_tail import read_log_tail
 from kubealign.local.processes.terminate import kill_all, terminate_all
 from kubealign.process_settings import ExitCode
+from kubealign.storage_errors import is_storage_error
 
 #: Readiness timeout: a large model loads well within it.
 READY_TIMEOUT_SECONDS = 300.0
@@ -76,6 +77,9 @@ class ManagedUnit:
     #: Called before each start.
     prepare: Callable[[], None] = lambda: None
 
+    def member(self, name: str) -> ManagedProcess:
+        return next(member for member in self.members if member.name == name)
+
 
 @dataclass(frozen=True)
 class ProcessView:
@@ -101,6 +105,8 @@ class _RunningUnit:
     restart_reason: str = ""
     #: Name of a process that hung and was killed -> why it counted as hung.
     hung: dict[str, str] = field(default_factory=dict)
+    #: Name of a process that was killed so that it starts again -> why.
+    requested_restarts: dict[str, str] = field(default_factory=dict)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     children: dict[str, ChildProcess] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
@@ -113,7 +119,8 @@ class _RunningUnit:
 class Supervisor:
     """Supervisor of all units of a job.
 
-    `max_restarts` applies to all units together. `on_restart` is called with a message for every restart.
+    `max_restarts` applies to all units together, and counts no process that ends while storage is full.
+    `on_restart` is called with a message for every restart.
     """
 
     def __init__(
@@ -122,12 +129,14 @@ class Supervisor:
         on_restart: Callable[[str], None],
         ready_seconds: float = READY_TIMEOUT_SECONDS,
         liveness: LivenessPolicy = DEFAULT_POLICY,
+        is_storage_full: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_restarts = max_restarts
         self._on_restart = on_restart
         self._ready_seconds = ready_seconds
         self._liveness = liveness
+        self._is_storage_full = is_storage_full
         self._clock = clock
         self._restarts = 0
         self._units: dict[str, _RunningUnit] = {}
@@ -174,6 +183,17 @@ class Supervisor:
             tended.task.cancel()
         await asyncio.wait({tended.task})
         tended.state = UnitState.STOPPED
+
+    def restart(self, name: str, cause: str) -> None:
+        """Kill the processes of a unit, which then starts again. That does not count as a restart.
+
+        Args:
+            cause: How the process ended, as `was restarted because ...`.
+        """
+        tended = self._units[name]
+        for child in tended.running_children:
+            tended.requested_restarts[child.name] = cause
+            child.kill()
 
     async def remove(self, name: str, grace: float) -> None:
         """Stop a unit and forget it."""
@@ -224,7 +244,8 @@ class Supervisor:
         backoff = restart_backoff()
         while True:
             tended.state = UnitState.STARTING
-            await self._start_unit(tended)
+            if not await self._start_unit_when_possible(tended, backoff):
+                continue
             exited, healthy_seconds = await self._wait_for_exit(tended)
             code = await exited.wait()
             if code == ExitCode.DONE and unit.one_shot:
@@ -236,12 +257,25 @@ class Supervisor:
                 if not self._result.done():
                     self._result.set_result(None)
                 return
-            ended = tended.hung.get(exited.name) or describe_exit(code)
+            ended = (
+                tended.requested_restarts.get(exited.name)
+                or tended.hung.get(exited.name)
+                or describe_exit(code)
+            )
             await kill_all(tended.running_children)
-            await self._raise_if_permanent(tended)
+            is_counted = not (
+                code in (ExitCode.REPLACED, ExitCode.STORAGE)
+                or exited.name in tended.requested_restarts
+                or self._is_storage_full()
+            )
+            if code == ExitCode.STORAGE:
+                cause = read_termination_message(tended.unit.member(exited.name).termination)
+                ended = f"waits for storage: {cause}"
+            else:
+                await self._raise_if_permanent(tended)
             if tended.is_stopping:
                 return
-            if code != ExitCode.REPLACED:
+            if is_counted:
                 if self._restarts >= self._max_restarts:
                     raise RunFailed(crash_message(exited, ended, self._max_restarts))
                 self._restarts += 1
@@ -251,16 +285,33 @@ class Supervisor:
                 backoff.reset()
             delay = backoff.next_delay()
             tended.restart_reason = f"{exited.name} {ended}; it is started again in {delay:g} s"
+            budget = f"restart {self._restarts} of {self._max_restarts}" if is_counted else "not counted"
             self._on_restart(
                 f"{exited.name} {ended}; starting {unit.name} again in {delay:g} s "
-                f"(restart {self._restarts} of {self._max_restarts}; log: {exited.log})"
+                f"({budget}; log: {exited.log})"
             )
             await asyncio.sleep(delay)
+
+    async def _start_unit_when_possible(self, tended: _RunningUnit, backoff: Backoff) -> bool:
+        """Start a unit. Return False after a delay when storage is full: its files cannot be written yet."""
+        try:
+            await self._start_unit(tended)
+        except OSError as error:
+            if not is_storage_error(error):
+                raise
+            await kill_all(tended.running_children)
+            delay = backoff.next_delay()
+            tended.state = UnitState.RESTARTING
+            tended.restart_reason = f"waits for storage: {error.strerror}; it is started again in {delay:g} s"
+            await asyncio.sleep(delay)
+            return False
+        return True
 
     async def _start_unit(self, tended: _RunningUnit) -> None:
         tended.unit.prepare()
         tended.children.clear()
         tended.hung.clear()
+        tended.requested_restarts.clear()
         for member in tended.unit.members:
             starting = asyncio.get_running_loop().create_task(self._start_member(tended, member))
             self._start_tasks.add(starting)

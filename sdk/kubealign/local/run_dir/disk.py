@@ -17,15 +17,25 @@ def is_full(folder: Path) -> bool:
 
 async def wait_until_full(folder: Path) -> None:
     """Wait until the disk of the folder has been full for some seconds."""
-    full_polls = 0
-    while full_polls < _FULL_POLLS:
-        await asyncio.sleep(_POLL_SECONDS)
-        full_polls = full_polls + 1 if is_full(folder) else 0
+    await _wait_for(folder, full=True)
+
+
+async def wait_until_room(folder: Path) -> None:
+    """Wait until the disk of the folder has had room for some seconds."""
+    await _wait_for(folder, full=False)
 
 
 def disk_full_message(folder: Path) -> str:
-    """Return the error message for a full disk."""
+    """Return the message for a full disk."""
     return (
-        f"no space left on the disk of {folder}; checkpoints are intact; free some space and run the "
-        "same command to resume"
+        f"no space left on the disk of {folder}: the job waits until there is room; "
+        "its checkpoints are intact"
     )
+
+
+async def _wait_for(folder: Path, *, full: bool) -> None:
+    polls = 0
+    while polls < _FULL_POLLS:
+        # The file system sends no events about its free space.
+        await asyncio.sleep(_POLL_SECONDS)
+        polls = polls + 1 if is_full(folder) is full else 0

@@ -42,7 +42,7 @@ class EventLog:
     def append(self, reason: str, message: str, type_: RunEventType = RunEventType.NORMAL) -> None:
         """Append an event.
 
-        An event that cannot be written is dropped: a full disk ends the run by itself, and a deleted
+        An event that cannot be written is dropped: the display shows that the disk is full, and a deleted
         folder needs no events.
         """
         event = {"time": time.time(), "type": type_, "reason": reason, "message": message}

@@ -15,7 +15,7 @@ from kubealign.local.processes.liveness import DEFAULT_POLICY, LivenessPolicy
 from kubealign.local.processes.ports import PortAllocator
 from kubealign.local.processes.supervisor import READY_TIMEOUT_SECONDS, ProcessView, Supervisor
 from kubealign.local.run_dir.control_socket import control_server
-from kubealign.local.run_dir.disk import disk_full_message, wait_until_full
+from kubealign.local.run_dir.disk import disk_full_message, is_full, wait_until_full, wait_until_room
 from kubealign.local.run_dir.events import EventLog, RunEventType
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.status import (
@@ -101,7 +101,11 @@ class JobRunner:
         self._lifecycle = job.spec.lifecycle
         self._events = EventLog(folder.events)
         self._supervisor = Supervisor(
-            self._lifecycle.max_restarts, self._report_restart, options.ready_seconds, options.liveness
+            self._lifecycle.max_restarts,
+            self._report_restart,
+            options.ready_seconds,
+            options.liveness,
+            is_storage_full=lambda: is_full(folder.root),
         )
         ports = options.ports or PortAllocator()
         self._nats = ManagedServer(NATS, self._nats_server, ports, fork_server, folder)
@@ -177,6 +181,17 @@ class JobRunner:
             for name in dict.fromkeys(process.unit for process in (*added, *removed)):
                 self._report("Scaled", f"{name} was {'removed' if name in removed_units else 'added'}")
 
+    async def _watch_disk(self) -> None:
+        """Report each time that the disk is full and that there is room again; forever."""
+        folder = self._folder.root
+        while True:
+            await wait_until_full(folder)
+            self._report("StorageFull", disk_full_message(folder), RunEventType.WARNING)
+            await wait_until_room(folder)
+            self._report("StorageFree", f"there is room again on the disk of {folder}")
+            # It stores nothing more in a file of which a write has failed.
+            self._supervisor.restart(NATS, "was restarted because its disk had been full")
+
     def _report_restart(self, text: str) -> None:
         self._report("Restarted", text, RunEventType.WARNING)
 
@@ -218,15 +233,13 @@ class JobRunner:
         deadline = self._lifecycle.active_deadline_seconds
         result = asyncio.ensure_future(self._supervisor.wait_for_result())
         asked = asyncio.ensure_future(interruption.stop_requested.wait())
-        full = asyncio.ensure_future(wait_until_full(self._folder.root))
+        watching = asyncio.ensure_future(self._watch_disk())
         try:
             await asyncio.wait(
-                {result, asked, full},
+                {result, asked},
                 timeout=None if deadline is None else max(0.0, deadline - active),
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            if full.done() and not result.done():
-                raise RunFailed(disk_full_message(self._folder.root))
             if not result.done():
                 if asked.done():
                     self._report(
@@ -243,7 +256,7 @@ class JobRunner:
         finally:
             result.cancel()
             asked.cancel()
-            full.cancel()
+            watching.cancel()
 
     async def _kill_on_second_signal(self, interruption: Interruption) -> None:
         """Kill all processes on the second signal, also those being started while the fork server still

@@ -60,34 +60,28 @@ class LocalNatsServer:
             await asyncio.sleep(0.05)
 
     async def check_alive(self) -> None:
-        """Log in and wait for the answer to a ping. Has no timeout of its own.
+        """Log in and wait for the answer to a ping. Has no timeout of its own. Raises OSError.
 
-        Raises OSError or nats.errors.Error.
+        Without the client library, for which a single ping is no case:
+        https://docs.nats.io/reference/reference-protocols/nats-protocol.
         """
-        import nats
-
-        client = await nats.connect(
-            self.access.url,
-            user=self.access.user,
-            password=self.access.password,
-            tls=self._ssl_context(),
-            name="liveness probe",
-            allow_reconnect=False,
-            error_cb=_ignore_error,
-        )
+        reader, writer = await asyncio.open_connection(LOOPBACK, self.port)
         try:
-            await client.flush()
+            await reader.readline()
+            await writer.start_tls(self._ssl_context(), server_hostname=LOOPBACK)
+            login = {"user": NATS_USER, "pass": self.password, "verbose": False, "tls_required": True}
+            writer.write(b"CONNECT " + json.dumps(login).encode() + b"\r\nPING\r\n")
+            await writer.drain()
+            answer = await reader.readline()
+            if answer != b"PONG\r\n":
+                raise OSError(f"NATS answered {answer[:100]!r} to a ping")
         finally:
-            await client.close()
+            writer.close()
 
     def _ssl_context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.tls.ca))
         context.load_cert_chain(str(self.tls.certificate), str(self.tls.key))
         return context
-
-
-async def _ignore_error(error: Exception) -> None:
-    """Take no action: the error is raised by the call as well."""
 
 
 def find_nats_program() -> Path:

@@ -64,7 +64,7 @@ from kubealign_services.roles.driver.weight_sync import NoSync, SyncOnDemand, We
 from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.rpc.client import Peer
-from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
+from kubealign_services.runtime.rpc.errors import RemoteFailure
 from kubealign_services.training.contract import ModelDiverged
 from kubealign_services.weights.announce.coordinator import RefitFailed
 
@@ -89,6 +89,7 @@ async def run_attempt(
         StaleFence: Another driver has taken over.
         ShutdownRequested: The driver was asked to stop; finished steps with verified weights are saved
             first.
+        StorageFull, OSError: Storage is full or does not answer.
         Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
     """
     spec, run_dir = context.job.spec, context.settings.run_dir
@@ -141,7 +142,7 @@ async def run_attempt(
             # The workers that receive the weights may be shutting down as well.
             raise ShutdownRequested from error
         raise UnrecoverableError(str(error)) from error
-    except (CheckpointCorrupted, CorruptHistory, CorruptLineage, RemoteFailure, StorageFull) as error:
+    except (CheckpointCorrupted, CorruptHistory, CorruptLineage, RemoteFailure) as error:
         raise UnrecoverableError(str(error)) from error
 
 

@@ -9,9 +9,9 @@ from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.history import StepHistory, TrainedStep, history_path, read_history
 from kubealign_services.checkpoints.lineage import Lineage
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile
-from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStore
+from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStorageFailed, CheckpointStore
 from kubealign_services.roles.driver.concurrency import run_in_thread
-from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.errors import UnrecoverableError, disk_error
 from kubealign_services.roles.driver.state import CurriculumState, JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient, TrainingClient
 from kubealign_services.runtime.failpoints import Failpoint, failpoint
@@ -55,7 +55,8 @@ class CheckpointWriter:
 
         Raises:
             StaleFence: Another driver has taken over.
-            UnrecoverableError: The disk refuses; earlier checkpoints are intact.
+            StorageFull: Storage is full or does not answer; earlier checkpoints are intact.
+            UnrecoverableError: The checkpoint cannot be written for another reason.
         """
         if state.step == self._last_saved_step:
             return
@@ -79,12 +80,15 @@ class CheckpointWriter:
                 driver_state=state.model_dump(mode="json"),
             )
             await run_in_thread(self._store.commit, folder, manifest)
+        except CheckpointStorageFailed as error:
+            raise StorageFull(str(error)) from error
         except CheckpointFailed as error:
             raise UnrecoverableError(f"{error}. {_REMEDY}") from error
         except (StorageFull, RemoteFailure) as error:
-            raise UnrecoverableError(
-                f"step {state.step} was not committed: {error}; earlier checkpoints are intact. {_REMEDY}"
-            ) from error
+            message = f"step {state.step} was not committed: {error}; earlier checkpoints are intact"
+            if isinstance(error, StorageFull):
+                raise StorageFull(message) from error
+            raise UnrecoverableError(f"{message}. {_REMEDY}") from error
         self._last_saved_step = state.step
         self._remover.start()
 
@@ -94,7 +98,7 @@ class CheckpointWriter:
         try:
             role_folder.mkdir()
         except OSError as error:
-            raise StorageFull(f"{error.strerror} at {role_folder}") from error
+            raise disk_error(f"{error.strerror} at {role_folder}", error) from error
         failpoint(Failpoint.CHECKPOINT_AFTER_BEGIN)
         written = await member.save(step, role_folder)
         failpoint(Failpoint.CHECKPOINT_AFTER_SHARDS)

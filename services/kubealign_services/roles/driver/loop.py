@@ -21,6 +21,7 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
         Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
     """
     await run.weight_sync.publish(state.version)
+    await run.save_missed_checkpoint(state)
     await run.validation.measure_at_start(state)
     while not state.finished and state.step < run.max_steps:
         with run.report.measure_step(state.step + 1) as step:

@@ -1,11 +1,13 @@
 """Driver process of a job: `python -m kubealign_services.roles.driver.main SETTINGS.json`."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from kubealign.backoff import restart_backoff
 from kubealign.v1 import critic_pb2_grpc, trainer_pb2_grpc
 from kubealign_services.checkpoints.fence import Fence, acquire_fence
 from kubealign_services.data.prepared import load_prepared
@@ -21,7 +23,7 @@ from kubealign_services.roles.driver.metrics.trackers import run_trackers
 from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
 from kubealign_services.roles.driver.shutdown import ShutdownDeadline
 from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.failures import PermanentFailure, find_storage_failure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.runtime.rpc.client import Peer
 from kubealign_services.runtime.rpc.errors import OutOfOrder, Unreachable
@@ -133,11 +135,12 @@ async def _run_attempts(
     sinks: list[MetricSink] = [telemetry, *other_sinks]
     fruitless = 0
     fence: int | None = None
+    backoff = restart_backoff()
     while True:
-        fence = acquire_fence(context.settings.run_dir, after=fence)
         before = telemetry.latest_step
-        progress.report_attempt(fence)
         try:
+            fence = acquire_fence(context.settings.run_dir, after=fence)
+            progress.report_attempt(fence)
             check_payload_limits(context.job, prepared.report, bus.max_payload)
             for peer in (trainer, critic):
                 if peer is not None:
@@ -152,16 +155,38 @@ async def _run_attempts(
                         context, prepared, bus, trainer, critic, fence, sinks, progress, deadline
                     )
             return
-        except RECOVERABLE_ERRORS as error:
+        except Exception as error:
+            if telemetry.latest_step > before:
+                fruitless = 0
+                backoff.reset()
+            storage = find_storage_failure(error)
+            if storage is not None:
+                await _wait_for_storage(storage, backoff.next_delay(), progress, deadline)
+                continue
+            if not isinstance(error, RECOVERABLE_ERRORS):
+                raise
             if context.stop.is_set():
                 log.warning("stopped at the last checkpoint", extra={"cause": str(error), "fence": fence})
                 raise ShutdownRequested from error
-            fruitless = 0 if telemetry.latest_step > before else fruitless + 1
+            fruitless += telemetry.latest_step <= before
             log.warning("restarting from the last checkpoint", extra={"cause": str(error), "fence": fence})
             if fruitless >= _MAX_FRUITLESS_ATTEMPTS:
                 raise UnrecoverableError(
                     f"{fruitless} consecutive attempts finished no step; the last error: {error}"
                 ) from error
+
+
+async def _wait_for_storage(
+    cause: str, seconds: float, progress: ProgressTracker, deadline: ShutdownDeadline
+) -> None:
+    """Wait before the next attempt to write. Trainer and critic keep their state meanwhile.
+
+    The wait as a whole is limited by the job's `lifecycle.activeDeadlineSeconds` alone: only people can make
+    room. Raises ShutdownRequested.
+    """
+    log.warning("waits for storage", extra={"cause": cause, "seconds": seconds})
+    progress.report_storage_wait(cause)
+    await run_until_any(asyncio.sleep(seconds), deadline.wait_for_request())
 
 
 def main(argv: list[str]) -> int:

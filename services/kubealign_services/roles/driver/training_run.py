@@ -117,6 +117,11 @@ class TrainingRun:
         async with self.critical_section:
             await self.checkpoints.save(state)
 
+    async def save_missed_checkpoint(self, state: JobState) -> None:
+        """Save the checkpoint of the step that the attempt begins with, if an earlier attempt could not."""
+        if state.step > 0 and self.is_checkpoint_due(state.step) and not self.checkpoints.is_saved(state):
+            await self.save_checkpoint(state)
+
     def is_checkpoint_due(self, step: int) -> bool:
         """Return True if a checkpoint is due after this step."""
         return step % self.checkpoint_every == 0

@@ -1,8 +1,7 @@
-"""Failures that a restart would not repair."""
+"""Failures of a process: those that a restart would not repair, and those of its storage."""
 
-import errno
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+from kubealign.storage_errors import is_storage_error
+from kubealign_services.runtime.rpc.errors import StorageFull
 
 
 class PermanentFailure(Exception):
@@ -10,16 +9,28 @@ class PermanentFailure(Exception):
 
 
 def find_permanent_failure(error: BaseException) -> PermanentFailure | None:
-    """Return the error, or the first error of a group, as a PermanentFailure; None when it is transient.
-
-    A full disk is permanent: a restart deletes nothing.
+    """Return the error, or the first error of a group, if it is a PermanentFailure; None when it is
+    transient.
     """
     if isinstance(error, PermanentFailure):
         return error
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        location = f" at {error.filename}" if error.filename else ""
-        return PermanentFailure(f"{error.strerror}{location}; once there is room, the same command goes on")
     if isinstance(error, BaseExceptionGroup):
         causes = (find_permanent_failure(inner) for inner in error.exceptions)
+        return next((cause for cause in causes if cause is not None), None)
+    return None
+
+
+def find_storage_failure(error: BaseException) -> str | None:
+    """Return the description of the error, or of the first error of a group, that is one of storage.
+
+    None: it is another error.
+    """
+    if isinstance(error, StorageFull):
+        return str(error)
+    if is_storage_error(error):
+        location = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        return f"{getattr(error, 'strerror', None) or error}{location}"
+    if isinstance(error, BaseExceptionGroup):
+        causes = (find_storage_failure(inner) for inner in error.exceptions)
         return next((cause for cause in causes if cause is not None), None)
     return None

@@ -26,7 +26,7 @@ from kubealign_services.runtime.failpoints import arm_failpoints
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.cpu_priority import lower_priority, lower_session_priority
 from kubealign_services.runtime.process.exit_watchdog import ExitWatchdog, awaited_functions, exit_immediately
-from kubealign_services.runtime.process.failures import find_permanent_failure
+from kubealign_services.runtime.process.failures import find_permanent_failure, find_storage_failure
 from kubealign_services.runtime.process.health_server import HealthServer
 from kubealign_services.runtime.process.liveness_file import touch_while_alive
 from kubealign_services.runtime.process.termination_message import write_termination_message
@@ -149,6 +149,11 @@ async def _run_main(main: RoleMain, context: ProcessContext) -> int:
         return ExitCode.REPLACED
     except Exception as error:
         cause = find_permanent_failure(error)
+        storage = find_storage_failure(error)
+        if cause is None and storage is not None:
+            write_termination_message(settings.termination, storage)
+            log.error("waits for storage: %s", storage)
+            return ExitCode.STORAGE
         if cause is None:
             log.exception("crashed: %s", error)
             return CRASHED

@@ -4,11 +4,11 @@ A handler raises the exception, the server sends its class name and a status cod
 again.
 """
 
-import errno
 from dataclasses import dataclass
 
 import grpc
 
+from kubealign.storage_errors import is_storage_error
 from kubealign_services.batch.codec import CorruptBatch
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.training.contract import ModelDiverged, NonFiniteLoss
@@ -31,7 +31,7 @@ class NotFound(LookupError):
 
 
 class StorageFull(OSError):
-    """A disk is full."""
+    """A disk is full, or storage does not answer: the same operation may succeed later."""
 
 
 class Refused(PermissionError):
@@ -88,7 +88,7 @@ def to_status(error: Exception) -> RpcStatus:
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return RpcStatus(code, kind.__name__, str(error))
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_storage_error(error):
         return RpcStatus(Code.RESOURCE_EXHAUSTED, StorageFull.__name__, str(error))
     return RpcStatus(Code.INTERNAL, "", f"{type(error).__name__}: {error}")
 

@@ -151,7 +151,7 @@ def test_disruptions_never_spend_the_budget(disrupt: Callable[[Cluster, str], No
         cluster.pass_time(100)
         disrupt(cluster, "sft-trainer-0")
         cluster.step()
-        assert "starting trainer-0 again (a disruption, not counted)" in cluster.message
+        assert "starting trainer-0 again (not counted)" in cluster.message
         cluster.settle()
         cluster.pass_time(40)
         cluster.settle()
@@ -160,6 +160,27 @@ def test_disruptions_never_spend_the_budget(disrupt: Callable[[Cluster, str], No
     assert (cluster.phase, cluster.message) == ("Running", "")
     assert cluster.job["status"]["restarts"] == 0
     assert cluster.job["status"]["attempts"] == {"trainer-0": 3}
+
+
+def test_a_process_that_waits_for_storage_is_not_counted() -> None:
+    cluster = _running(sft(lifecycle={"maxRestarts": 0}))
+    cluster.end("sft-trainer-0", 74, "No space left on device at /volumes/runs/x")
+    cluster.step()
+    problem = (
+        "trainer-0 waits for storage, which is full or does not answer: No space left on device at "
+        "/volumes/runs/x; starting trainer-0 again (not counted)"
+    )
+    assert (cluster.phase, cluster.message) == ("Running", problem)
+    assert cluster.condition("StorageFull")["status"] == "True"
+    assert cluster.condition("StorageFull")["message"] == problem
+    cluster.settle()
+    cluster.pass_time(40)
+    cluster.settle()
+    cluster.serve()
+    cluster.settle()
+    assert (cluster.phase, cluster.message) == ("Running", "")
+    assert cluster.condition("StorageFull")["status"] == "False"
+    assert cluster.job["status"]["restarts"] == 0
 
 
 def test_a_rank_that_crashes_after_a_disruption_of_another_is_not_counted() -> None:

@@ -16,7 +16,7 @@ import xxhash
 from kubealign.spec.sections.data import RESULT_ROWS_FILE
 from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
-from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.errors import UnrecoverableError, disk_error
 from kubealign_services.telemetry.json_values import to_json
 
 _BLOCK_BYTES = 1 << 20
@@ -49,7 +49,8 @@ class RowFile:
             state: State after the step; its counts of rows and bytes are updated here.
 
         Raises:
-            UnrecoverableError: The disk refuses; earlier rows are intact.
+            StorageFull: Storage is full or does not answer; earlier rows are intact.
+            UnrecoverableError: The disk refuses for another reason; earlier rows are intact.
         """
         data = "".join(to_json(row) + "\n" for row in rows).encode()
         try:
@@ -60,9 +61,10 @@ class RowFile:
             state.digest = self._hash.hexdigest()
             replace_file(self._state, [state.model_dump_json().encode()])
         except OSError as error:
-            raise UnrecoverableError(
+            raise disk_error(
                 f"step {state.step} was not written: {error.strerror} at {error.filename or self._rows}; "
-                "earlier rows are intact. Fix the cause; the same command then continues"
+                "earlier rows are intact. Fix the cause; the same command then continues",
+                error,
             ) from error
         self.state = state
 

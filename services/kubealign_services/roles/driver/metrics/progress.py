@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from kubealign.storage_errors import STORAGE_WAIT_PREFIX
 from kubealign.v1 import driver_pb2, driver_pb2_grpc
 from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
@@ -74,6 +75,11 @@ class ProgressTracker:
             self._last_report = now
             self.waiting_for = text()
             self._read_model.set_status(phase="Running", waiting_for=self.waiting_for)
+
+    def report_storage_wait(self, cause: str) -> None:
+        """Publish that the driver waits until storage takes its files."""
+        self.waiting_for = f"{STORAGE_WAIT_PREFIX}{cause}"
+        self._read_model.set_status(phase="Running", waiting_for=self.waiting_for)
 
     def report_end(self, phase: str, message: str = "") -> None:
         """Publish the final phase of the driver."""

@@ -10,12 +10,13 @@ from kubealign_services.batch.codec import digest_of, encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 from kubealign_services.checkpoints.fence import Fence
-from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.errors import UnrecoverableError, disk_error
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import list_prompts
 from kubealign_services.roles.driver.sources.batch_sources import BatchSource
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.runtime.failpoints import Failpoint, failpoint
+from kubealign_services.runtime.rpc.errors import StorageFull
 
 _REMEDY = "make room, or set spec.checkpoint.recordBatches: false"
 
@@ -74,10 +75,10 @@ class BatchRecorder:
         except OSError as error:
             raise self._storage_error(step, error) from error
 
-    def _storage_error(self, step: int, error: OSError) -> UnrecoverableError:
+    def _storage_error(self, step: int, error: OSError) -> StorageFull | UnrecoverableError:
         path = error.filename or self._folder
-        return UnrecoverableError(
-            f"step {step} was not recorded: {error.strerror or error} at {path}: {_REMEDY}"
+        return disk_error(
+            f"step {step} was not recorded: {error.strerror or error} at {path}: {_REMEDY}", error
         )
 
 

@@ -1,4 +1,4 @@
-"""Full disks: only a disk that stays full ends a run."""
+"""Full disks: only a disk that stays full is reported."""
 
 import asyncio
 from collections import namedtuple
@@ -31,3 +31,11 @@ async def test_disk_with_space_is_polled_indefinitely(monkeypatch: pytest.Monkey
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await disk.wait_until_full(Path("/runs"))
+
+
+async def test_three_consecutive_polls_with_room_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([70_000, 70_000, 0, 70_000, 70_000, 70_000, 99])
+    _free(monkeypatch, sizes)
+    async with asyncio.timeout(10):
+        await disk.wait_until_room(Path("/runs"))
+    assert list(sizes) == [99]

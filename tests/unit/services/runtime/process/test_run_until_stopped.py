@@ -5,8 +5,13 @@ import errno
 
 import pytest
 
-from kubealign_services.runtime.process.failures import PermanentFailure, find_permanent_failure
+from kubealign_services.runtime.process.failures import (
+    PermanentFailure,
+    find_permanent_failure,
+    find_storage_failure,
+)
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
+from kubealign_services.runtime.rpc.errors import StorageFull
 
 
 async def test_stop_cancels_the_work() -> None:
@@ -73,8 +78,13 @@ def test_permanent_failure_is_found_in_groups() -> None:
     assert find_permanent_failure(ValueError("x")) is None
 
 
-def test_a_full_disk_is_permanent_and_names_the_file() -> None:
-    error = OSError(errno.ENOSPC, "No space left on device", "/runs/a/metrics.jsonl")
-    failure = find_permanent_failure(ExceptionGroup("tasks", [error]))
-    assert str(failure).startswith("No space left on device at /runs/a/metrics.jsonl; once there is room")
-    assert find_permanent_failure(OSError(errno.EACCES, "Permission denied")) is None
+def test_a_full_disk_is_a_failure_of_storage_and_names_the_file() -> None:
+    error = ExceptionGroup(
+        "tasks", [OSError(errno.ENOSPC, "No space left on device", "/runs/a/metrics.jsonl")]
+    )
+    assert find_permanent_failure(error) is None
+    assert find_storage_failure(error) == "No space left on device at /runs/a/metrics.jsonl"
+    assert find_storage_failure(StorageFull("trainer Save: the disk is full")) == (
+        "trainer Save: the disk is full"
+    )
+    assert find_storage_failure(OSError(errno.EACCES, "Permission denied")) is None

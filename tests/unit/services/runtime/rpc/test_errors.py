@@ -58,7 +58,8 @@ def test_full_disk_becomes_storage_full() -> None:
     assert status.code is Code.RESOURCE_EXHAUSTED
     assert "/runs/commits/7" in status.message
     assert isinstance(to_exception(status), StorageFull)
-    assert to_status(OSError(errno.EIO, "Input/output error")).code is Code.INTERNAL
+    assert to_status(OSError(errno.EIO, "Input/output error")).kind == "StorageFull"
+    assert to_status(OSError(errno.EACCES, "Permission denied")).code is Code.INTERNAL
 
 
 def test_unlisted_exception_is_internal_with_its_type() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from kubealign_services.roles.driver.data_generation.row_file import RowFile
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.runtime.rpc.errors import StorageFull
 
 
 def written(run_dir: Path, steps: int) -> RowFile:
@@ -87,6 +88,6 @@ def test_a_full_disk_leaves_earlier_rows_intact(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device", "/full")
 
     monkeypatch.setattr("kubealign_services.roles.driver.data_generation.row_file.replace_file", full)
-    with pytest.raises(UnrecoverableError, match="step 2 was not written: No space left on device at /full"):
+    with pytest.raises(StorageFull, match="step 2 was not written: No space left on device at /full"):
         add(file)
     assert RowFile(tmp_path).state.step == 1
