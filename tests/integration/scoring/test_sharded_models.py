@@ -61,11 +61,14 @@ def outputs(policy: ScoringBackend, reward: ScoringBackend) -> list[Tensor]:
     return tensors
 
 
-def rank_context(rank: int, rendezvous: str, precision: Precision) -> ProcessContext:
+def rank_context(folder: Path, rank: int, rendezvous: str, precision: Precision) -> ProcessContext:
     trainer = {"backend": {"torch": {"precision": precision}}, "stepTimeoutSeconds": TIMEOUT}
     job = AlignmentJob.model_validate(whole_job("rloo", {"spec.trainer": trainer}))
     context = scorer_context(f"reference-0-r{rank}", job)
-    context.settings = SimpleNamespace(rank=rank, world_size=2, rendezvous=rendezvous)  # type: ignore[assignment]
+    tls = SimpleNamespace(key=folder / "reference-key.pem")
+    context.settings = SimpleNamespace(  # type: ignore[assignment]
+        rank=rank, world_size=2, rendezvous=rendezvous, tls=tls
+    )
     return context
 
 
@@ -86,7 +89,7 @@ async def follow(folder: Path, context: ProcessContext) -> None:
 def run_second_rank(folder: Path, rendezvous: str, precision: Precision, started: Event) -> None:
     torch.set_num_threads(1)
     started.set()
-    asyncio.run(follow(folder, rank_context(1, rendezvous, precision)))
+    asyncio.run(follow(folder, rank_context(folder, 1, rendezvous, precision)))
 
 
 @contextlib.contextmanager
@@ -119,7 +122,8 @@ async def test_two_ranks_compute_the_outputs_of_one_until_one_hangs(
         FrozenTorchModel.load(tmp_path / "reward", Head.SCORE, precision, MICROBATCH_TOKENS),
     )
     rendezvous = free_address()
-    context = rank_context(0, rendezvous, precision)
+    (tmp_path / "reference-key.pem").write_text("the private key that the ranks share")
+    context = rank_context(tmp_path, 0, rendezvous, precision)
     with (
         second_rank(tmp_path, rendezvous, precision) as other,
         pytest.raises(RankFailed, match=r"rank 1 did not answer Forward/0 within 15 s"),
