@@ -1,4 +1,6 @@
-"""Kubernetes labels of a job's objects, written by the operator and used as selectors by clients."""
+"""Kubernetes labels of a job's objects, written by the operator and used as selectors by clients, and the
+annotation by which clients request a retry.
+"""
 
 from kubealign.spec.job import GROUP
 
@@ -13,6 +15,8 @@ ROLE_LABEL = f"{GROUP}/role"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 #: Rank of a pod in a rollout worker with several pods, from 0; absent on other pods.
 WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
+#: Annotation of a job that requests a retry after a failure. Each new value is one retry.
+RETRY_ANNOTATION = f"{GROUP}/retry"
 #: Queue of a pod, read by Kueue.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 

@@ -21,6 +21,7 @@ from kubealign_operator.planner.phases.pending import (
     plan_waiting,
     resolve_dependencies,
 )
+from kubealign_operator.planner.phases.retry import plan_retry, requested_retry
 from kubealign_operator.planner.phases.running import plan_active
 from kubealign_operator.planner.phases.suspended import plan_suspended, plan_suspending
 from kubealign_operator.planner.plan import Decision, ReconcilePlan
@@ -64,6 +65,8 @@ def _parse(observed: ObservedState, platform: Platform) -> tuple[AlignmentJob | 
 def _decide(snapshot: JobSnapshot, job: AlignmentJob | None, error: str) -> Decision:
     phase = snapshot.previous_status.phase
     if phase is not None and phase.is_final:
+        if requested_retry(snapshot):
+            return plan_retry(snapshot, phase, job, error)
         return plan_finished(snapshot, phase)
     if job is None:
         return plan_invalid(snapshot, error)

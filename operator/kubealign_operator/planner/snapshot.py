@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from kubealign.labels import RETRY_ANNOTATION
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign.spec.status import AlignmentJobStatus
@@ -14,6 +15,9 @@ from kubealign_operator.kube_views.observed_job import ObservedState, PodView
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.previous_status import parse_previous_status
 from kubealign_operator.planner.process_units import ProcessUnit, belongs_to, build_units
+
+#: Longest value of the field status.retry.
+_MAX_RETRY_LENGTH = 256
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,12 @@ class JobSnapshot:
     def force_deletes_lost_pods(self) -> bool:
         """True if the job allows forced deletion, also when the rest of its spec is invalid."""
         return get_path(self.observed.job, "spec", "lifecycle", "forceDeleteLostPods") is True
+
+    @property
+    def retry_annotation(self) -> str:
+        """The value that requests a retry, cut to what status.retry records; empty: none."""
+        value = get_path(self.observed.job, "metadata", "annotations", RETRY_ANNOTATION)
+        return text(value)[:_MAX_RETRY_LENGTH]
 
     @property
     def has_started(self) -> bool:

@@ -28,6 +28,7 @@ def build_plan(snapshot: JobSnapshot, decision: Decision) -> ReconcilePlan:
     status = snapshot.previous_status.model_copy(
         update={
             **_progress(snapshot),
+            **_ignored_retry(snapshot),
             **decision.status_changes,
             "observed_generation": snapshot.generation,
             "phase": decision.phase,
@@ -77,6 +78,14 @@ def _progress(snapshot: JobSnapshot) -> dict[str, Any]:
         "kl": _round_metric(progress.kl),
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _ignored_retry(snapshot: JobSnapshot) -> dict[str, Any]:
+    """Record the retry annotation of a job that has not finished: only a failed job is retried."""
+    phase = snapshot.previous_status.phase
+    if not snapshot.retry_annotation or (phase is not None and phase.is_final):
+        return {}
+    return {"retry": snapshot.retry_annotation}
 
 
 def _round_metric(value: float | None) -> float | None:

@@ -16,7 +16,7 @@ class _StatusModel(BaseModel):
 
 
 class JobPhase(StrEnum):
-    """Succeeded and Failed are final: such a job never runs again."""
+    """Succeeded is final, Failed until a retry is requested."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -28,7 +28,7 @@ class JobPhase(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if the job never runs again."""
+        """True if the job has finished. It runs again only after a failure, and only by a retry."""
         return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
@@ -102,7 +102,15 @@ class AlignmentJobStatus(_StatusModel):
     active_seconds: float | None = Field(
         None, description="Total duration of earlier active periods in seconds."
     )
-    restarts: int | None = Field(None, description="Restarts so far, limited by lifecycle.maxRestarts.")
+    restarts: int | None = Field(
+        None,
+        description="Restarts since the start or the last retry, limited by lifecycle.maxRestarts.",
+    )
+    retry: str | None = Field(
+        None,
+        max_length=256,
+        description="Value of the annotation kubealign.dev/retry that was last acted on.",
+    )
     attempts: dict[str, int] | None = Field(
         None,
         max_length=2048,

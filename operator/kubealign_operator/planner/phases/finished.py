@@ -1,4 +1,4 @@
-"""The end of a job, and the clean-up after it. A finished job never runs again."""
+"""The end of a job, and the clean-up after it. A finished job runs again only by a retry of a failed one."""
 
 import math
 from datetime import datetime, timedelta
@@ -47,6 +47,14 @@ def permanent_failure(snapshot: JobSnapshot) -> FailureReason | None:
         if process in process_names and pod_state.exit_code(pod) == ExitCode.PERMANENT:
             return failure_reasons.permanent_failure_reason(process, pod)
     return None
+
+
+def deadline_failure(snapshot: JobSnapshot, job: AlignmentJob) -> FailureReason | None:
+    """Return the failure of a job whose running time is used up, counted over retries and suspensions."""
+    seconds = job.spec.lifecycle.active_deadline_seconds
+    if seconds is None or active_seconds(snapshot.previous_status, snapshot.now) < seconds:
+        return None
+    return FailureReason(DEADLINE, f"the job has run for {seconds:g} s (lifecycle.activeDeadlineSeconds)")
 
 
 def plan_success(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:

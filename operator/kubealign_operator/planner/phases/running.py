@@ -17,7 +17,7 @@ from kubealign_operator.planner import start_order
 from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
 from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
 from kubealign_operator.planner.phases.finished import (
-    DEADLINE,
+    deadline_failure,
     has_succeeded,
     permanent_failure,
     plan_failure,
@@ -55,7 +55,7 @@ def plan_active(
     """Decide how to keep an active job going, or to end it."""
     if has_succeeded(snapshot):
         return plan_success(snapshot, job)
-    failure_reason = permanent_failure(snapshot) or _deadline_failure(snapshot, job)
+    failure_reason = permanent_failure(snapshot) or deadline_failure(snapshot, job)
     if failure_reason is not None:
         return plan_failure(snapshot, failure_reason)
     lifecycle = job.spec.lifecycle
@@ -188,13 +188,6 @@ def _rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, An
     )
     selector = names.rollout_selector(snapshot.uid, group, several=is_multi_pod)
     return {"rollout_replicas": len(pods), "selector": selector}
-
-
-def _deadline_failure(snapshot: JobSnapshot, job: AlignmentJob) -> FailureReason | None:
-    seconds = job.spec.lifecycle.active_deadline_seconds
-    if seconds is None or active_seconds(snapshot.previous_status, snapshot.now) < seconds:
-        return None
-    return FailureReason(DEADLINE, f"the job has run for {seconds:g} s (lifecycle.activeDeadlineSeconds)")
 
 
 def _deadline_times(snapshot: JobSnapshot, job: AlignmentJob) -> list[datetime]:

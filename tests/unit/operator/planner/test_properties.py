@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -235,9 +236,14 @@ def _answer(observed: ObservedState, now: datetime) -> ReconcilePlan:
 
 @pytest.mark.slow
 @settings(**_WIDE)
-@given(_worlds())
-def test_planning_never_raises_and_is_deterministic(world: tuple[ObservedState, datetime]) -> None:
+@given(_worlds(), st.none() | st.text(max_size=300) | _garbage)
+def test_planning_never_raises_and_is_deterministic(
+    world: tuple[ObservedState, datetime], retry: Any
+) -> None:
     observed, now = world
+    if retry is not None and isinstance(observed.job.get("metadata"), dict):
+        metadata = {**observed.job["metadata"], "annotations": {"kubealign.dev/retry": retry}}
+        observed = replace(observed, job={**observed.job, "metadata": metadata})
     before = repr(observed)
     rendered = _answer(observed, now)
     assert repr(observed) == before
