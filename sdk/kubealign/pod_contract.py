@@ -101,6 +101,8 @@ class PodSettings(_PodModel):
     run_dir: PurePosixPath
     #: Results of the jobs that this one depends on: name -> Hugging Face folder.
     results: dict[str, PurePosixPath] = {}
+    #: Run directory from whose checkpoint the job starts; None: from its own weights.
+    parent_run: PurePosixPath | None = None
     #: The process has a gRPC server.
     serves: bool
     #: The process ends when its work is done, so its metrics are not scraped.

@@ -131,6 +131,8 @@ class ProcessSettings(_SettingsModel):
     shared_memory: Path
     #: Results of the jobs that this one depends on: name -> Hugging Face folder.
     results: dict[str, Path] = {}
+    #: Run directory from whose checkpoint the job starts (spec.checkpoint.from); None: from its own weights.
+    parent_run: Path | None = None
     #: host:port of the gRPC server; None: no server.
     listen: str | None = None
     #: host:port under which the job's other processes reach the server; None: the same as `listen`.

@@ -66,6 +66,7 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
     ("checkpoint", {"checkpoint": {"keep": 5}}),
     ("checkpoint", {"checkpoint": {"recordBatches": True}}),
+    ("checkpoint", {"checkpoint": {"from": {"job": {"name": "old"}}}}),
     ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),
     ("lifecycle.gracePeriodSeconds", {"lifecycle": {"gracePeriodSeconds": 1}}),
 ]

@@ -38,6 +38,7 @@ from kubealign.spec.cross_field_validation import (
     TEACHERS_NEED_MIXTURE,
     UNSCORED_SOURCE,
     UNUSED_TEACHER,
+    checkpoint_source_refusal,
     missing_length_message,
     reference_sample_remedy,
     streaming_refusal,
@@ -71,6 +72,10 @@ def cross_field_rules() -> Iterator[CelRule]:
         yield from _reward_rules(name, algorithm_is_set, model.rewards)
         yield from _curriculum_rules(name, algorithm_is_set, model)
         yield from _streaming_rules(name, algorithm_is_set, model)
+        refusal = checkpoint_source_refusal(name, model)
+        if refusal is not None:
+            source_rule = implies(algorithm_is_set, "!has(self.checkpoint.from)")
+            yield CelRule(source_rule, refusal, field_path=".checkpoint.from")
         yield from _critic_rules(name, algorithm_is_set, has_critic=model.critic)
         yield from _reference_rules(name, algorithm_is_set, model)
         yield from _rollout_rules(name, algorithm_is_set, model)

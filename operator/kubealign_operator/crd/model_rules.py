@@ -63,6 +63,7 @@ from kubealign.spec.sections.data import (
     UnpairedDataset,
     VolumeFileSource,
 )
+from kubealign.spec.sections.lifecycle import PARENT_EXAMPLE, PARENT_MEMBERS, CheckpointSource
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
 from kubealign.spec.sections.rewards import MAX_SHARDED_NAME, REWARD_SOURCES, Reward
@@ -385,6 +386,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     PreferenceDataset: _DATASET_RULES,
     RatingDataset: _DATASET_RULES,
     UnpairedDataset: _DATASET_RULES,
+    CheckpointSource: exactly_one_of(PARENT_MEMBERS, PARENT_EXAMPLE),
     VolumeFileSource: exactly_one_of(["path", "paths"], "path: train.parquet"),
     EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     SamplingSpec: [

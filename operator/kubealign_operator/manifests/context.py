@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.status import DependencyResult
+from kubealign.spec.status import DependencyResult, ResultLocation
 from kubealign_operator.manifests.volume_claims import volume_claims
 
 
@@ -46,8 +46,11 @@ class RenderContext:
     platform: Platform
     #: Results of other jobs that the job builds on.
     dependencies: tuple[DependencyResult, ...] = ()
+    #: Run directory from whose checkpoint the job starts; None: it starts from its initial weights.
+    checkpoint_source: ResultLocation | None = None
 
     @cached_property
     def claims(self) -> Mapping[str, bool]:
         """The PersistentVolumeClaims that the processes mount, mapped to True when they write to them."""
-        return volume_claims(self.job, self.dependencies)
+        locations = [*self.dependencies, *([self.checkpoint_source] if self.checkpoint_source else [])]
+        return volume_claims(self.job, locations)

@@ -151,7 +151,7 @@ def process_settings(context: RenderContext, process: Process) -> PodSettings:
     def host(name: str) -> str:
         return names.host(context.name, context.namespace, name)
 
-    platform = context.platform
+    platform, parent = context.platform, context.checkpoint_source
     return PodSettings(
         name=process.name,
         role=process.role,
@@ -162,6 +162,7 @@ def process_settings(context: RenderContext, process: Process) -> PodSettings:
         teacher=process.teacher,
         run_dir=mount_path(*run_directory(context.job, context.uid)),
         results={entry.name: mount_path(entry.claim_name, entry.path) for entry in context.dependencies},
+        parent_run=None if parent is None else mount_path(parent.claim_name, parent.path),
         serves=process.serves,
         one_shot=process.one_shot,
         peers={group: f"{host(f'{group}-0')}:{GRPC_PORT}" for group in process.calls},

@@ -7,16 +7,20 @@ from kubealign.pod_contract import VOLUMES_FOLDER
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.data import VolumeFileSource
 from kubealign.spec.sections.models import VolumeModel
-from kubealign.spec.status import DependencyResult
+from kubealign.spec.status import ResultLocation
 from kubealign_operator import names
 from kubealign_operator.kube_views.spec_search import spec_parts
 
 
-def volume_claims(job: AlignmentJob, dependencies: Iterable[DependencyResult]) -> dict[str, bool]:
-    """Return the claim names, sorted, mapped to True when the job writes to them."""
+def volume_claims(job: AlignmentJob, locations: Iterable[ResultLocation]) -> dict[str, bool]:
+    """Return the claim names, sorted, mapped to True when the job writes to them.
+
+    Args:
+        locations: Folders of other jobs that the job reads.
+    """
     read = {part.claim_name for _, part in spec_parts(job.spec, VolumeModel)}
     read |= {part.claim_name for _, part in spec_parts(job.spec, VolumeFileSource)}
-    read |= {dependency.claim_name for dependency in dependencies}
+    read |= {location.claim_name for location in locations}
     volume = job.spec.checkpoint.volume
     written = set() if volume is None else {volume.claim_name}
     return {name: name in written for name in sorted(read | written)}

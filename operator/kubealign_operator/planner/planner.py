@@ -19,6 +19,7 @@ from kubealign_operator.planner.phases.pending import (
     dependency_errors,
     plan_invalid,
     plan_waiting,
+    resolve_checkpoint_source,
     resolve_dependencies,
 )
 from kubealign_operator.planner.phases.retry import plan_retry, requested_retry
@@ -99,17 +100,28 @@ def _decide_active(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
             return plan_suspending(snapshot)
         if job.spec.suspend:
             return plan_suspended(snapshot)
-    return plan_active(snapshot, job, snapshot.previous_status.dependencies or [])
+    return _plan_started(snapshot, job)
 
 
 def _decide_inactive(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
     if job.spec.suspend:
         return plan_suspended(snapshot)
     if snapshot.has_started:
-        return plan_active(snapshot, job, snapshot.previous_status.dependencies or [])
+        return _plan_started(snapshot, job)
     results = resolve_dependencies(snapshot, job)
     if isinstance(results, str):
         return plan_waiting(results)
     if isinstance(results, FailureReason):
         return plan_failure(snapshot, results)
-    return plan_active(snapshot, job, results)
+    checkpoint_source = resolve_checkpoint_source(snapshot, job)
+    if isinstance(checkpoint_source, str):
+        return plan_waiting(checkpoint_source)
+    if isinstance(checkpoint_source, FailureReason):
+        return plan_failure(snapshot, checkpoint_source)
+    return plan_active(snapshot, job, results, checkpoint_source)
+
+
+def _plan_started(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
+    """Decide on a job that has started: what it reads of other jobs was recorded then."""
+    previous = snapshot.previous_status
+    return plan_active(snapshot, job, previous.dependencies or [], previous.checkpoint_source)

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kubealign.roles import process_count
-from kubealign.spec.dependencies import result_references
+from kubealign.spec.dependencies import parent_name, result_references
 from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.error_messages import error_message
@@ -78,6 +78,13 @@ def cluster_errors(job: AlignmentJob) -> Iterator[SpecError]:
     yield from _relative_path_errors(
         job, HuggingFaceDataset, "name", "name a data set of the hub, or a volume"
     )
+    source = job.spec.checkpoint.source
+    if source is not None and source.path is not None:
+        remedy = "is a folder on one machine: name a job, or a volume and the run directory in it"
+        yield SpecError(remedy, "spec.checkpoint.from.path", format_value(source.path))
+    if parent_name(job) == job.name:
+        remedy = "is the job itself: name another job"
+        yield SpecError(remedy, "spec.checkpoint.from.job.name", format_value(job.name))
     for path, name in result_references(job):
         if name == job.name:
             yield SpecError("is the job itself: name another job", format_path(path), format_value(name))

@@ -111,6 +111,17 @@ def streaming_refusal(name: str, algorithm: type[AlgorithmSpec]) -> str | None:
     return None
 
 
+def checkpoint_source_refusal(name: str, algorithm: type[AlgorithmSpec]) -> str | None:
+    """Return the reason why a job of an algorithm, a field of the union Algorithm, cannot start from another
+    run's checkpoint; None: it can.
+    """
+    if algorithm.makes is ResultKind.DATA:
+        return f"{name} trains nothing and has no checkpoints: remove it"
+    if issubclass(algorithm, IterativeSpec):
+        return f"{name} may be within a round, whose rows are in the other run: remove it"
+    return None
+
+
 def cross_field_problems(fields: Mapping[str, Any]) -> Iterator[FieldProblem]:
     """Yield every violated rule, as far as the given fields (by snake_case name) allow a check."""
     for check in _CHECKS:
@@ -508,6 +519,12 @@ def _check_scoring(rollout: Rollout, checkpoint: Checkpoint) -> Iterator[FieldPr
         yield ("rollout", "scoring"), rollout.scoring, text
 
 
+def _check_checkpoint_source(algorithm: Algorithm, checkpoint: Checkpoint) -> Iterator[FieldProblem]:
+    refusal = checkpoint_source_refusal(_algorithm_name(algorithm), type(algorithm.value))
+    if checkpoint.source is not None and refusal is not None:
+        yield ("checkpoint", "from"), checkpoint.source, refusal
+
+
 def _check_overlap(algorithm: Algorithm, rollout: Rollout, overlap: Overlap | None) -> Iterator[FieldProblem]:
     if overlap is None:
         return
@@ -578,6 +595,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_rewards,
     _check_reward_sources,
     _check_dynamic_sampling,
+    _check_checkpoint_source,
     _check_names,
     _check_critic,
     _check_reference,

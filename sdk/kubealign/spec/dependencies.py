@@ -19,10 +19,17 @@ def dependency_names(job: AlignmentJob) -> set[str]:
     return {name for _, name in result_references(job)}
 
 
+def parent_name(job: AlignmentJob) -> str | None:
+    """Return the name of the job from whose checkpoint the job starts; None: it names none."""
+    source = job.spec.checkpoint.source
+    return None if source is None or source.job is None else source.job.name
+
+
 def order_by_dependencies(
     jobs: Sequence[AlignmentJob], finished: Callable[[str], bool]
 ) -> list[AlignmentJob]:
-    """Sort the jobs so that each follows its dependencies; otherwise keep the given order.
+    """Sort the jobs so that each follows its dependencies and the job from whose checkpoint it starts;
+    otherwise keep the given order.
 
     Args:
         finished: Returns True if a job that is not in `jobs` has a result.
@@ -40,7 +47,7 @@ def order_by_dependencies(
     by_name = {job.name: job for job in jobs}
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for job in jobs:
-        sorter.add(job.name, *sorted(dependency_names(job) & names))
+        sorter.add(job.name, *sorted({name for _, name in _predecessors(job)} & names))
     try:
         sorter.prepare()
     except CycleError as error:
@@ -69,6 +76,14 @@ def result_references(job: AlignmentJob) -> Iterator[tuple[DocumentPath, str]]:
     for path, source in named_sources(job):
         if source.job is not None:
             yield (*path, "job", "name"), source.job.name
+
+
+def _predecessors(job: AlignmentJob) -> Iterator[tuple[DocumentPath, str]]:
+    """Yield (path, name) of every other job that must have ended before this one starts."""
+    yield from result_references(job)
+    parent = parent_name(job)
+    if parent is not None:
+        yield ("spec", "checkpoint", "from", "job", "name"), parent
 
 
 def named_models(job: AlignmentJob) -> Iterator[tuple[DocumentPath, Model]]:
@@ -169,7 +184,7 @@ def _cycle_error(jobs: list[AlignmentJob]) -> SpecError:
         jobs: Each job depends on the next one; the last job is the first again.
     """
     first, needed = jobs[0], jobs[1].name
-    path = next(path for path, name in result_references(first) if name == needed)
+    path = next(path for path, name in _predecessors(first) if name == needed)
     if len(jobs) == 2:
         message = "waits for its own result: name another job or another model"
     else:

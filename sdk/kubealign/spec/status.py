@@ -62,7 +62,7 @@ class RoleStatus(_StatusModel):
 
 
 class ResultLocation(_StatusModel):
-    """Location of the job's result, a Hugging Face folder."""
+    """A folder in a volume, such as the job's result in Hugging Face layout."""
 
     claim_name: str = Field(max_length=253, description="Name of the PersistentVolumeClaim.")
     # Longer than a volume path of the spec, since the run directory's path is appended.
@@ -122,6 +122,11 @@ class AlignmentJobStatus(_StatusModel):
         json_schema_extra=list_map_schema("name"),
         description="Results of other jobs that this job reads; recorded because those jobs may be "
         "deleted meanwhile.",
+    )
+    checkpoint_source: ResultLocation | None = Field(
+        None,
+        description="Run directory of the job from whose checkpoint this job starts; recorded because that "
+        "job may be deleted meanwhile.",
     )
     roles: list[RoleStatus] | None = Field(
         None,

@@ -97,7 +97,7 @@ def _check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
         before = json.loads((folder / INPUTS).read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} cannot be read: {error}; delete it to prepare the job again") from error
-    differences = list(_differences(before, json.loads(json.dumps(inputs)), ()))
+    differences = list(spec_differences(before, json.loads(json.dumps(inputs)), ()))
     if differences:
         raise DataError(
             f"{folder} was made for another spec ({'; '.join(differences[:3])}): "
@@ -105,13 +105,14 @@ def _check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
         )
 
 
-def _differences(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterator[str]:
+def spec_differences(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterator[str]:
+    """Yield the path below spec of every value that differs, with both values."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in before.keys() | now.keys():
-            yield from _differences(before.get(key), now.get(key), (*path, key))
+            yield from spec_differences(before.get(key), now.get(key), (*path, key))
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for index, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from _differences(old, new, (*path, index))
+            yield from spec_differences(old, new, (*path, index))
     elif before != now:
         yield f"{format_path(('spec', *path))} was {json.dumps(before)}, is {json.dumps(now)}"
 

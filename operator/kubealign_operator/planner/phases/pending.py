@@ -4,7 +4,7 @@ from kubealign.spec.dependencies import dependency_names, result_kind_error, res
 from kubealign.spec.errors import SpecError
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
-from kubealign.spec.status import DependencyResult, JobPhase
+from kubealign.spec.status import DependencyResult, JobPhase, ResultLocation
 from kubealign_operator import names
 from kubealign_operator.kube_views.observed_job import DependencyView
 from kubealign_operator.planner.failure_reasons import FailureReason
@@ -12,6 +12,8 @@ from kubealign_operator.planner.plan import ACCEPTED, DEPENDENCIES_READY, Decisi
 from kubealign_operator.planner.snapshot import JobSnapshot
 
 INVALID = "Invalid"
+#: Phases of a job that writes no checkpoints.
+_IDLE_PHASES = (JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.SUSPENDED)
 
 
 def plan_invalid(snapshot: JobSnapshot, message: str) -> Decision:
@@ -78,6 +80,37 @@ def resolve_dependencies(
     return "waits for " + " and ".join(missing)
 
 
+def resolve_checkpoint_source(
+    snapshot: JobSnapshot, job: AlignmentJob
+) -> ResultLocation | FailureReason | str | None:
+    """Resolve the run directory from whose checkpoint the job starts.
+
+    Returns:
+        The directory, None for a job that starts from its initial weights; or a sentence that names the job
+        still waited for; or the reason why there will never be a checkpoint.
+    """
+    source = job.spec.checkpoint.source
+    if source is None:
+        return None
+    if source.volume is not None:
+        return ResultLocation.model_construct(claim_name=source.volume.claim_name, path=source.volume.path)
+    name = "" if source.job is None else source.job.name
+    parent = snapshot.observed.dependencies.get(name)
+    if parent is None:
+        return (
+            f"waits for job {name}, whose checkpoint it needs and which does not exist in namespace "
+            f"{snapshot.namespace}"
+        )
+    if parent.phase not in _IDLE_PHASES:
+        return (
+            f"waits for job {name}, whose checkpoint it needs and which is {parent.phase or 'Pending'}: "
+            "suspend that job, or wait until it ends"
+        )
+    if parent.volume is None:
+        return FailureReason("DependencyFailed", f"job {name} has no checkpoints: it names no volume")
+    return ResultLocation.model_construct(claim_name=parent.volume.claim_name, path=_run_directory(parent))
+
+
 def plan_waiting(message: str) -> Decision:
     """Decide on a job whose dependencies have not succeeded yet."""
     conditions = (
@@ -94,9 +127,13 @@ def _dependency_result(dependency: DependencyView) -> DependencyResult | None:
         )
     if dependency.volume is None:
         return None
-    path = f"{dependency.volume.path}/{names.run_directory(dependency.name, dependency.uid)}/result".lstrip(
-        "/"
-    )
+    path = f"{_run_directory(dependency)}/result"
     return DependencyResult.model_construct(
         name=dependency.name, claim_name=dependency.volume.claim_name, path=path
     )
+
+
+def _run_directory(job: DependencyView) -> str:
+    """Return the folder of the job's run within its volume."""
+    folder = "" if job.volume is None else job.volume.path
+    return f"{folder}/{names.run_directory(job.name, job.uid)}".lstrip("/")

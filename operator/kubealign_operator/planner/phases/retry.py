@@ -1,7 +1,7 @@
 """The retry of a failed job, requested by the annotation kubealign.dev/retry.
 
-Each value of the annotation is acted on once: status.retry records it. A value that is set while the job has not
-finished is recorded too, so that it does not retry a later failure.
+Each value of the annotation is acted on once: status.retry records it. A value that is set while the job
+has not finished is recorded too, so that it does not retry a later failure.
 """
 
 from kubealign.spec.job import AlignmentJob

@@ -6,7 +6,7 @@ from typing import Any
 
 from kubealign.roles import PREPARE, generation_role
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.status import ConditionStatus, DependencyResult, JobPhase
+from kubealign.spec.status import ConditionStatus, DependencyResult, JobPhase, ResultLocation
 from kubealign.storage_errors import STORAGE_WAIT_PREFIX
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
@@ -50,9 +50,17 @@ from kubealign_operator.planner.snapshot import JobSnapshot
 
 
 def plan_active(
-    snapshot: JobSnapshot, job: AlignmentJob, dependencies: Sequence[DependencyResult]
+    snapshot: JobSnapshot,
+    job: AlignmentJob,
+    dependencies: Sequence[DependencyResult],
+    checkpoint_source: ResultLocation | None,
 ) -> Decision:
-    """Decide how to keep an active job going, or to end it."""
+    """Decide how to keep an active job going, or to end it.
+
+    Args:
+        dependencies: Results of other jobs that the job reads.
+        checkpoint_source: Run directory from whose checkpoint the job starts.
+    """
     if has_succeeded(snapshot):
         return plan_success(snapshot, job)
     failure_reason = permanent_failure(snapshot) or deadline_failure(snapshot, job)
@@ -75,7 +83,13 @@ def plan_active(
     startable = start_order.startable_units(outcome.units, prepared, running)
     actions = plan_pod_actions(snapshot, outcome.units, startable)
     context = RenderContext(
-        snapshot.name, snapshot.namespace, snapshot.uid, job, snapshot.platform, tuple(dependencies)
+        snapshot.name,
+        snapshot.namespace,
+        snapshot.uid,
+        job,
+        snapshot.platform,
+        tuple(dependencies),
+        checkpoint_source,
     )
     group = pod_group(context, snapshot.processes)
     pods = [build_pod(context, member.process, group, attempt) for member, attempt in actions.create]
@@ -91,6 +105,7 @@ def plan_active(
         status_changes={
             **_status_changes(snapshot, outcome),
             "dependencies": list(dependencies) or None,
+            "checkpoint_source": checkpoint_source,
             "roles": role_statuses(_latest_units(units, outcome.units), prepared),
             **_rollout_status(snapshot, job),
         },

@@ -52,6 +52,8 @@ class RunDirectory:
         self.redis = self.root / "redis"
         self.checkpoints = self.root / "commits"
         self.result = self.root / "result"
+        #: Written by the driver once it has taken over a checkpoint of another run.
+        self.parent_record = self.root / "parent.json"
         self.prepared = self.root / "prepared"
         #: Written by `kubealign_services.data.preparation`.
         self.preparation_report = self.prepared / "report.json"

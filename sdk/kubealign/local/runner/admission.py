@@ -11,12 +11,14 @@ from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.phase import derive_phase, read_run_facts
 from kubealign.local.run_dir.spec_diff import forbidden_changes, read_job
 from kubealign.local.run_dir.status import Phase, RunStatus, read_status
-from kubealign.spec.dependencies import dependency_names
+from kubealign.spec.dependencies import dependency_names, parent_name
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign.spec.status import JobPhase
 
 _POLL_SECONDS = 0.5
+#: Phases of a run that writes checkpoints, or is about to.
+_ACTIVE_PHASES = (JobPhase.PENDING, JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,29 @@ def result_folders(job: AlignmentJob, runs_dir: Path) -> Mapping[str, Path]:
     return {name: run_directory(runs_dir, name).result for name in dependency_names(job)}
 
 
+def parent_run(job: AlignmentJob, folder: RunDirectory, runs_dir: Path) -> Path | None:
+    """Return the run directory from whose checkpoint the job starts; None: from its own weights.
+
+    Raises RunRefused where it holds no run, or one that is running. A job that has taken the checkpoint over
+    before needs it no more.
+    """
+    source = job.spec.checkpoint.source
+    if source is None:
+        return None
+    field = "spec.checkpoint.from." + ("path" if source.job is None else "job.name")
+    parent = run_directory(runs_dir, source.job.name) if source.job else RunDirectory(Path(source.path or ""))
+    if folder.parent_record.exists():
+        return parent.root
+    if parent.root == folder.root:
+        raise RunRefused(f"{job.name}: {field}: is the job itself: name another run")
+    if not parent.job.exists():
+        raise RunRefused(f"{job.name}: {field}: {parent.root} holds no run (it has no job.json)")
+    phase = derive_phase(read_run_facts(parent)).phase
+    if phase in _ACTIVE_PHASES:
+        raise RunRefused(f"{job.name}: {field}: the run in {parent.root} is {phase}: suspend it, or wait")
+    return parent.root
+
+
 async def wait_for_dependencies(job: AlignmentJob, runs_dir: Path, stop: asyncio.Event) -> bool:
     """Wait for the results of all dependencies.
 
@@ -106,6 +131,11 @@ def pending_dependencies(job: AlignmentJob, runs_dir: Path) -> Iterator[tuple[st
             raise RunRefused(f"it needs the result of {name}, which has failed: {run_phase.message}")
         if run_phase.phase is not JobPhase.SUCCEEDED:
             yield name, run_phase.phase
+    parent = parent_name(job)
+    if parent is not None and run_directory(runs_dir, parent).job.exists():
+        phase = derive_phase(read_run_facts(run_directory(runs_dir, parent))).phase
+        if phase in _ACTIVE_PHASES and not run_directory(runs_dir, job.name).parent_record.exists():
+            yield parent, phase
 
 
 def refuse_cluster_only(job: AlignmentJob) -> None:
@@ -118,6 +148,12 @@ def refuse_cluster_only(job: AlignmentJob) -> None:
 def _problems(job: AlignmentJob) -> Iterator[str]:
     if job.spec.suspend:
         yield "spec.suspend: is true, so it is not started: set it to false, or remove it"
+    source = job.spec.checkpoint.source
+    if source is not None and source.volume is not None:
+        yield (
+            "spec.checkpoint.from.volume: volumes are for clusters: on one machine name a run directory, "
+            "from: {path: runs/NAME}, or another job, from: {job: {name: NAME}}"
+        )
     functions: list[tuple[str, Any]] = [
         (f"spec.rewards[{i}].function", reward.function) for i, reward in enumerate(job.spec.rewards)
     ]

@@ -68,6 +68,7 @@ class RunOptions:
 
     Args:
         results: Result folders of the jobs that this one depends on.
+        parent_run: Run directory from whose checkpoint the job starts; None: from its own weights.
         processes: Processes to run; None runs those of the job.
         ports: Allocator of the servers' ports; None creates one.
         ready_seconds: Readiness timeout of a process.
@@ -75,6 +76,7 @@ class RunOptions:
     """
 
     results: Mapping[str, Path] = field(default_factory=dict)
+    parent_run: Path | None = None
     processes: Sequence[Process] | None = None
     ports: PortAllocator | None = None
     ready_seconds: float = READY_TIMEOUT_SECONDS
@@ -97,6 +99,7 @@ class JobRunner:
         self._fork_server = fork_server
         self._display = display
         self._results = dict(options.results)
+        self._parent_run = options.parent_run
         self._processes = list(roles(job) if options.processes is None else options.processes)
         self._lifecycle = job.spec.lifecycle
         self._events = EventLog(folder.events)
@@ -344,6 +347,7 @@ class JobRunner:
             folder=self._folder,
             shared_memory=self._shared_memory,
             results=self._results,
+            parent_run=self._parent_run,
             tls=self._tls,
             nats=self._nats.server.access,
             redis=self._redis.server.access,

@@ -10,7 +10,7 @@ from kubealign.local.processes.cpu import computes_in_turns
 from kubealign.local.processes.fork_server import ForkServer
 from kubealign.local.processes.preload_modules import modules_to_preload
 from kubealign.local.run_dir.status import Phase
-from kubealign.local.runner.admission import AdmittedJob, admit, result_folders, run_directory
+from kubealign.local.runner.admission import AdmittedJob, admit, parent_run, result_folders, run_directory
 from kubealign.local.runner.job_runner import JobRunner, RunOptions
 from kubealign.local.runner.signals import Interruption
 from kubealign.local.servers.nats import find_nats_program
@@ -75,6 +75,7 @@ async def run_locked_jobs(
             for entry in waiting:
                 options = RunOptions(
                     results=result_folders(entry.job, runs_dir),
+                    parent_run=parent_run(entry.job, entry.folder, runs_dir),
                     processes=processes_for_run(entry.job, entry.folder.root)
                     if processes is None
                     else processes(entry.job),

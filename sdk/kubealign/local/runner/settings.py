@@ -52,6 +52,7 @@ class ProcessEnvironment:
     folder: RunDirectory
     shared_memory: Path
     results: Mapping[str, Path]
+    parent_run: Path | None
     tls: Mapping[Role, TlsFiles]
     nats: NatsAccess
     redis: RedisAccess
@@ -72,6 +73,7 @@ def build_settings(
         run_dir=environment.folder.root,
         shared_memory=environment.shared_memory,
         results=dict(environment.results),
+        parent_run=environment.parent_run,
         listen=addresses.listen_address(process),
         metrics=addresses.metrics_address(process),
         tls=environment.tls[process.role],

@@ -1,8 +1,16 @@
 """Checkpoints, deadlines and budgets."""
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from kubealign.spec.base import MAX_INT32, ObjectName, SpecModel, VolumePath
+from kubealign.spec.base import (
+    MAX_INT32,
+    FilePath,
+    JobName,
+    ObjectName,
+    SpecModel,
+    VolumePath,
+    require_exactly_one,
+)
 
 
 class RunsVolume(SpecModel):
@@ -10,6 +18,56 @@ class RunsVolume(SpecModel):
 
     claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
     path: VolumePath = Field("", description="Folder within the volume; empty: the root.")
+
+
+class ParentJob(SpecModel):
+    """Another AlignmentJob: of the same namespace, or of the same folder of runs on one machine."""
+
+    name: JobName = Field(description="metadata.name of the other job, which must not be running.")
+
+
+class ParentVolume(SpecModel):
+    """The folder of a run in a Kubernetes volume."""
+
+    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
+    path: VolumePath = Field(
+        min_length=1,
+        description="Run directory within the volume, such as runs/sums-6f1f7d0e; it holds job.json and "
+        "commits.",
+    )
+
+
+#: Members of a checkpoint source, of which exactly one is set.
+PARENT_MEMBERS = ["job", "volume", "path"]
+PARENT_EXAMPLE = "job: {name: sums}"
+
+
+class CheckpointSource(SpecModel):
+    """A checkpoint of another run. Exactly one of job, volume and path must be set."""
+
+    job: ParentJob | None = Field(
+        None,
+        description="Another job, also one that has failed. Its seed, policy, data, algorithm and the ranks, "
+        "the adapter and the backend of its trainer and critic must be the same as in this job.",
+    )
+    volume: ParentVolume | None = Field(
+        None, description="In a cluster: the run directory of a job that may no longer exist."
+    )
+    path: FilePath | None = Field(
+        None, description="On one machine: a run directory; relative to the job's file."
+    )
+    step: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="Step of the checkpoint; null: the newest intact one.",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> "CheckpointSource":
+        """Check that exactly one run is named."""
+        require_exactly_one(self, PARENT_MEMBERS, example=PARENT_EXAMPLE)
+        return self
 
 
 class Checkpoint(SpecModel):
@@ -26,6 +84,14 @@ class Checkpoint(SpecModel):
         False,
         description="Record the batch of every step in order, so that `kubealign replay` can train on "
         "the batches again.",
+    )
+    source: CheckpointSource | None = Field(
+        None,
+        alias="from",
+        description="Checkpoint of another run with which the job starts, in place of the initial weights: "
+        "weights, optimiser state and the position in the data. The job's first step is the one after the "
+        "checkpoint's, so that each prompt is trained once over both runs. The other run is only read. "
+        "null: start at step 1.",
     )
 
 

@@ -41,6 +41,7 @@ from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapG
 from kubealign_services.roles.driver.metrics.progress import ProgressTracker, heartbeat_payload
 from kubealign_services.roles.driver.metrics.report import MetricSink, MetricsReport
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.parent_run import load_parent_checkpoint
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.shutdown import (
     ShutdownDeadline,
@@ -104,10 +105,15 @@ async def run_attempt(
         async with AsyncExitStack() as stack:
 
             async def open_run() -> TrainingRun:
-                initial_checkpoint = (
-                    None if replay is None else await asyncio.to_thread(load_initial_checkpoint, replay)
-                )
                 previous = CheckpointReader(run_dir, await asyncio.to_thread(read_lineage, run_dir, fence))
+                initial_checkpoint = None
+                parent = context.settings.parent_run
+                if replay is not None:
+                    initial_checkpoint = await asyncio.to_thread(load_initial_checkpoint, replay)
+                elif parent is not None and previous.latest_step() is None:
+                    initial_checkpoint = await run_in_thread(
+                        load_parent_checkpoint, context.job, parent, run_fence, prepared.total_steps(spec)
+                    )
                 state = await restore_state(previous, members, initial_checkpoint)
                 lineage = await run_in_thread(record_start, run_fence, state.step)
                 history = TrainingHistory(run_fence, lineage)

@@ -12,6 +12,7 @@ from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.checkpoints.durable_files import replace_file
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
+from kubealign_services.roles.driver.parent_run import check_parent
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
@@ -26,6 +27,8 @@ async def serve(context: ProcessContext) -> None:
     create_run_dir(context.settings)
     try:
         check_plugins(context.job)
+        if context.settings.parent_run is not None:
+            check_parent(context.job, context.settings.parent_run, context.settings.run_dir)
         await context.compute(prepare, context.job, context.settings.run_dir, context.settings.results)
     except (DataError, LookupError) as error:
         raise PermanentFailure(str(error)) from error

@@ -112,6 +112,7 @@ def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None
         run_dir=Path(pod.run_dir),
         shared_memory=mounts.shared_memory / "kubealign",
         results={name: Path(folder) for name, folder in pod.results.items()},
+        parent_run=None if pod.parent_run is None else Path(pod.parent_run),
         listen=f"{_EVERY_ADDRESS}:{ports.grpc}" if pod.serves else None,
         advertise=f"{pod.host}:{ports.grpc}" if pod.serves else None,
         metrics=None if pod.one_shot else f"{_EVERY_ADDRESS}:{ports.metrics}",
