@@ -13,7 +13,15 @@ from kubealign_operator.kube_views.lenient_json import mapping, timestamp
 #: Greatest value of a counter: a greater one was not written by the operator.
 _MAX_COUNT = 2**31 - 1
 _TIMES = ("start_time", "completion_time", "active_since")
-_COUNTS = ("step", "max_steps", "weight_version", "restarts", "rollout_replicas", "observed_generation")
+_COUNTS = (
+    "step",
+    "max_steps",
+    "weight_version",
+    "restarts",
+    "restarts_since_step",
+    "rollout_replicas",
+    "observed_generation",
+)
 _METRICS = ("reward", "kl", "active_seconds")
 
 

@@ -102,9 +102,14 @@ class AlignmentJobStatus(_StatusModel):
     active_seconds: float | None = Field(
         None, description="Total duration of earlier active periods in seconds."
     )
+    restarts_since_step: int | None = Field(
+        None,
+        description="Step at which the count of `restarts` began anew, because the job had made progress.",
+    )
     restarts: int | None = Field(
         None,
-        description="Restarts since the start or the last retry, limited by lifecycle.maxRestarts.",
+        description="Restarts since the last progress, the start or the last retry, limited by "
+        "lifecycle.maxRestarts.",
     )
     retry: str | None = Field(
         None,

@@ -172,6 +172,23 @@ async def test_restarts_have_a_limit(place: Place) -> None:
     nothing_left(place)
 
 
+async def test_each_new_checkpoint_starts_the_count_of_restarts_anew(place: Place) -> None:
+    place.lifecycle(max_restarts=1)
+    begun = await place.begin(JOB)
+    for starts, step in enumerate((10, 20), start=2):
+        await begun.all_ready()
+        (place.folder.checkpoints / f"step-{step:08d}-fence-1").mkdir(parents=True)
+        os.kill(begun.pid("rollout-0"), signal.SIGKILL)
+        await begun.until(lambda starts=starts: place.sequence("start").count("rollout-0") == starts)
+    await begun.all_ready()
+    os.kill(begun.pid("rollout-0"), signal.SIGKILL)
+    status = await begun.task
+    assert status.phase is Phase.FAILED
+    assert place.sequence("start").count("rollout-0") == 3
+    assert "all 1 restarts are used up" in status.message
+    nothing_left(place)
+
+
 async def test_permanent_failure_uses_its_termination_message(place: Place) -> None:
     why = "reward.py: line 3: the function raised ValueError"
     place.behave(trainer_0={"codes": [78], "why": why})

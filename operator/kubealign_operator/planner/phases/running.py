@@ -72,9 +72,8 @@ def plan_active(
     prepared = prepared or start_order.has_prepared(units)
     # The output of preparation is in the run directory: its pod is not needed again.
     managed = [unit for unit in units if not (prepared and unit.name == PREPARE)]
-    outcome = apply_restart_policy(
-        managed, snapshot.previous_status.restarts or 0, lifecycle.max_restarts, _complete_groups(snapshot)
-    )
+    restarts, restarts_since_step = _count_restarts(snapshot, job)
+    outcome = apply_restart_policy(managed, restarts, lifecycle.max_restarts, _complete_groups(snapshot))
     if outcome.failure is not None:
         return plan_failure(snapshot, outcome.failure)
     running = snapshot.previous_status.phase is JobPhase.RUNNING or (
@@ -104,6 +103,7 @@ def plan_active(
         conditions=_conditions(snapshot, problem, pending, prepared, running),
         status_changes={
             **_status_changes(snapshot, outcome),
+            "restarts_since_step": restarts_since_step,
             "dependencies": list(dependencies) or None,
             "checkpoint_source": checkpoint_source,
             "roles": role_statuses(_latest_units(units, outcome.units), prepared),
@@ -178,6 +178,20 @@ def _storage_problem(snapshot: JobSnapshot, problem: FailureReason | None) -> st
     progress = snapshot.observed.progress
     waiting = "" if progress is None else progress.waiting_for
     return f"driver: {waiting}" if waiting.startswith(STORAGE_WAIT_PREFIX) else ""
+
+
+def _count_restarts(snapshot: JobSnapshot, job: AlignmentJob) -> tuple[int, int | None]:
+    """Return the restarts that count, and the step since which they do.
+
+    A job that is as many steps further as lie between two checkpoints has saved one: its restarts are
+    forgotten. A job that repeats the same steps is never that far.
+    """
+    status = snapshot.previous_status
+    restarts, since = status.restarts or 0, status.restarts_since_step
+    step = snapshot.step or 0
+    if restarts and step >= (since or 0) + job.spec.checkpoint.every_steps:
+        return 0, step
+    return restarts, since
 
 
 def _status_changes(snapshot: JobSnapshot, outcome: RestartOutcome) -> Mapping[str, Any]:

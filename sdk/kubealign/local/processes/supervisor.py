@@ -119,7 +119,8 @@ class _RunningUnit:
 class Supervisor:
     """Supervisor of all units of a job.
 
-    `max_restarts` applies to all units together, and counts no process that ends while storage is full.
+    `max_restarts` applies to all units together, between two increases of `progress`, and counts no process
+    that ends while storage is full.
     `on_restart` is called with a message for every restart.
     """
 
@@ -130,6 +131,7 @@ class Supervisor:
         ready_seconds: float = READY_TIMEOUT_SECONDS,
         liveness: LivenessPolicy = DEFAULT_POLICY,
         is_storage_full: Callable[[], bool] = lambda: False,
+        progress: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_restarts = max_restarts
@@ -137,6 +139,8 @@ class Supervisor:
         self._ready_seconds = ready_seconds
         self._liveness = liveness
         self._is_storage_full = is_storage_full
+        self._progress = progress
+        self._progress_at_restart = 0
         self._clock = clock
         self._restarts = 0
         self._units: dict[str, _RunningUnit] = {}
@@ -276,6 +280,7 @@ class Supervisor:
             if tended.is_stopping:
                 return
             if is_counted:
+                self._refill_budget()
                 if self._restarts >= self._max_restarts:
                     raise RunFailed(crash_message(exited, ended, self._max_restarts))
                 self._restarts += 1
@@ -291,6 +296,12 @@ class Supervisor:
                 f"({budget}; log: {exited.log})"
             )
             await asyncio.sleep(delay)
+
+    def _refill_budget(self) -> None:
+        """Start to count anew if the job has made progress since the last restart that counted."""
+        if (progress := self._progress()) > self._progress_at_restart:
+            self._progress_at_restart = progress
+            self._restarts = 0
 
     async def _start_unit_when_possible(self, tended: _RunningUnit, backoff: Backoff) -> bool:
         """Start a unit. Return False after a delay when storage is full: its files cannot be written yet."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -13,6 +14,8 @@ from uuid import uuid4
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.lock import RunLock
 
+# See kubealign_services.checkpoints.store.
+_CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
 _SHARED_MEMORY_ROOT = Path("/dev/shm")
 
 
@@ -102,6 +105,12 @@ class RunDirectory:
             return None if report.get("streaming") else int(report["rows_kept"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+    def newest_checkpoint_step(self) -> int:
+        """Return the highest step of a checkpoint, whether intact or not; 0: there is none."""
+        names = [path.name for path in self.checkpoints.iterdir()] if self.checkpoints.exists() else []
+        matches = (_CHECKPOINT_NAME.match(name) for name in names)
+        return max((int(match[1]) for match in matches if match is not None), default=0)
 
     def increment_generation(self) -> None:
         """Increment the generation after a change of the job's spec."""

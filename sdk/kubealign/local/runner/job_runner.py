@@ -109,6 +109,7 @@ class JobRunner:
             options.ready_seconds,
             options.liveness,
             is_storage_full=lambda: is_full(folder.root),
+            progress=folder.newest_checkpoint_step,
         )
         ports = options.ports or PortAllocator()
         self._nats = ManagedServer(NATS, self._nats_server, ports, fork_server, folder)

@@ -108,7 +108,9 @@ class Lifecycle(SpecModel):
         10,
         ge=0,
         le=MAX_INT32,
-        description="Restarts of crashed processes over the whole job before it fails.",
+        description="Restarts of crashed processes without progress between them before the job fails: each "
+        "new checkpoint starts the count anew. What the cluster does to a process, and full storage, do not "
+        "count.",
     )
     max_failed_groups: int = Field(
         16, ge=0, le=MAX_INT32, description="Prompts abandoned after their retries before the job fails."

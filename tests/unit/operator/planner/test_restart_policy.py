@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kubealign.process_settings import ExitCode
-from kubealign_operator.kube_views.observed_job import DependencyView, VolumePath
+from kubealign_operator.kube_views.observed_job import DependencyView, DriverProgress, VolumePath
 from kubealign_operator.planner.plan import KubeEventType
 from support.rendering.cluster import START, Cluster, written
 from support.rendering.jobs import ppo, sft, two_ranks
@@ -103,6 +103,38 @@ def test_an_exhausted_budget_fails_the_job() -> None:
         "trainer-0 ended with code 1: ValueError: x; all 2 restarts are used up (lifecycle.maxRestarts)"
     )
     assert cluster.job["status"]["restarts"] == 2
+
+
+def _crash_at(cluster: Cluster, step: int) -> None:
+    cluster.progress = DriverProgress(step=step)
+    cluster.pass_time(100)
+    cluster.settle()
+    cluster.end("sft-trainer-0", 1, "ValueError: x")
+    cluster.settle()
+    cluster.pass_time(40)
+    cluster.settle()
+    if cluster.phase == "Running":
+        cluster.serve()
+        cluster.settle()
+
+
+def test_progress_refills_the_budget() -> None:
+    cluster = _running(sft(maxSteps=1000, lifecycle={"maxRestarts": 2}))
+    for step in (10, 20, 70, 80, 130, 140, 190):
+        _crash_at(cluster, step)
+        assert cluster.phase == "Running", step
+    assert cluster.job["status"]["restarts"] == 1
+    assert cluster.job["status"]["restartsSinceStep"] == 190
+
+
+def test_a_job_that_repeats_the_same_steps_makes_no_progress() -> None:
+    """Check a crash at the same step, just before the checkpoint of step 50 is saved."""
+    cluster = _running(sft(maxSteps=1000, lifecycle={"maxRestarts": 2}))
+    for _ in range(4):
+        cluster.progress = DriverProgress(step=3)
+        cluster.settle()
+        _crash_at(cluster, 50)
+    assert cluster.phase == "Failed"
 
 
 def test_a_budget_of_zero_fails_the_job_at_once() -> None:
