@@ -140,9 +140,15 @@ async def test_a_job_that_has_ended_says_so_and_stays_so(
     [driver] = [process for process in await site.processes(failed.ref) if process.role == "driver"]
     assert driver.state is ProcessState.FAILED
     assert "the data has no column prompt" in driver.message
-    await refused(Conflict, site.suspend(failed.ref, True), "has failed", "never runs again")
+    await refused(Conflict, site.suspend(failed.ref, True), "has failed", "kubealign retry one")
     await refused(Conflict, site.scale(failed.ref, 2), "has failed")
     await refused(NotPossible, site.result(failed.ref), "it failed", "no column prompt")
+
+    retried = await site.retry(failed.ref)
+    assert retried.uid == failed.uid
+    running = await until_phase(site, "one", JobPhase.RUNNING)
+    assert (running.status.restarts, running.uid) == (0, failed.uid)
+    await refused(Conflict, site.retry(failed.ref), "is Running", "only a job that has failed")
 
     simulated.behave = finishing
     await site.create(sft("two"))

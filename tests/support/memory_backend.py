@@ -19,11 +19,13 @@ from uuid import uuid4
 from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, KubealignError, NotPossible
 from kubealign.client.query import select_page
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.client.retry import not_retryable_message
 from kubealign.kube.merge_patch import apply_merge_patch
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.loader import job_from_document
+from kubealign.spec.status import JobPhase
 
 _FINAL = ("Succeeded", "Failed")
 
@@ -185,6 +187,14 @@ class MemoryBackend:
             raise Conflict(f"{ref} is over: there is nothing to suspend or resume")
         await self.patch(ref, {"spec": {"suspend": suspended}})
         self.status(ref, phase="Suspended" if suspended else "Running")
+        return state.record
+
+    async def retry(self, ref: JobRef) -> JobRecord:
+        self._answer()
+        state = self._state(ref)
+        if state.record.phase is not JobPhase.FAILED:
+            raise Conflict(not_retryable_message(ref, state.record.phase))
+        self.status(ref, phase="Starting")
         return state.record
 
     async def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:

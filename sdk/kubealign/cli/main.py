@@ -11,7 +11,7 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from kubealign import __version__
 from kubealign.cli.commands.jobs.call import call
-from kubealign.cli.commands.jobs.lifecycle import delete, resume, scale, suspend
+from kubealign.cli.commands.jobs.lifecycle import delete, resume, retry, scale, suspend
 from kubealign.cli.commands.jobs.list_jobs import describe, get, list_jobs
 from kubealign.cli.commands.jobs.logs import events, logs
 from kubealign.cli.commands.jobs.metrics import metrics
@@ -74,7 +74,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "call": call,
         "dashboard": dashboard,
     },
-    "Change it": {"scale": scale, "suspend": suspend, "resume": resume, "delete": delete},
+    "Change it": {"scale": scale, "suspend": suspend, "resume": resume, "retry": retry, "delete": delete},
     "This machine and the cluster": {"doctor": doctor, "bench": bench, "completion": completion},
 }
 for _panel, _commands in COMMANDS.items():

@@ -271,6 +271,15 @@ class AsyncAlignmentClient:
         backend = await self.backend()
         return AsyncJob(self, await backend.suspend(await self._ref(name, namespace), False))
 
+    async def retry(self, name: str, namespace: str | None = None) -> AsyncJob:
+        """Start a failed job again from its last checkpoint, with a new restart budget.
+
+        In a cluster the job stays Failed until the pods of the failed attempt are gone; activeDeadlineSeconds
+        counts over all attempts. Raises Conflict for a job that has not failed.
+        """
+        backend = await self.backend()
+        return AsyncJob(self, await backend.retry(await self._ref(name, namespace)))
+
     async def patch(self, name: str, patch: Mapping[str, Any], namespace: str | None = None) -> AsyncJob:
         """Change mutable fields of the job by a JSON merge patch. Raises JobInvalid, Conflict."""
         backend = await self.backend()

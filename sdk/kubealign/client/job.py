@@ -69,6 +69,9 @@ class Job(JobHandle):
     def resume(self) -> "Job":
         return self._update_record(self._client.resume(self.name, self.namespace))
 
+    def retry(self) -> "Job":
+        return self._update_record(self._client.retry(self.name, self.namespace))
+
     def delete(self) -> None:
         self._client.delete(self.name, self.namespace)
 
@@ -137,6 +140,9 @@ class AsyncJob(JobHandle):
 
     async def resume(self) -> "AsyncJob":
         return self._update_record(await self._client.resume(self.name, self.namespace))
+
+    async def retry(self) -> "AsyncJob":
+        return self._update_record(await self._client.retry(self.name, self.namespace))
 
     async def delete(self) -> None:
         await self._client.delete(self.name, self.namespace)

@@ -206,6 +206,13 @@ class AlignmentClient:
         """Resume a suspended job from its last checkpoint."""
         return self._to_job(self._loop.call(self._client.resume(name, namespace)))
 
+    def retry(self, name: str, namespace: str | None = None) -> Job:
+        """Start a failed job again from its last checkpoint, with a new restart budget.
+
+        See `AsyncAlignmentClient.retry`.
+        """
+        return self._to_job(self._loop.call(self._client.retry(name, namespace)))
+
     def patch(self, name: str, patch: Mapping[str, Any], namespace: str | None = None) -> Job:
         """Change mutable fields of the job by a JSON merge patch. Raises JobInvalid, Conflict."""
         return self._to_job(self._loop.call(self._client.patch(name, patch, namespace)))

@@ -89,6 +89,9 @@ class CacheReader:
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
         _forbid()
 
+    async def retry(self, ref: JobRef) -> JobRecord:
+        _forbid()
+
     def logs(
         self,
         ref: JobRef,

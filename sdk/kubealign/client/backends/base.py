@@ -79,6 +79,12 @@ class JobBackend(TelemetrySource, Protocol):
                 checkpoint.
         """
 
+    async def retry(self, ref: JobRef) -> JobRecord:
+        """Start a failed job again from its last checkpoint, with a new restart budget.
+
+        Raises Conflict for a job that has not failed.
+        """
+
     def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
         """Yield the job as it is now, then after each change. Ends when the job is deleted."""
 

@@ -1,4 +1,4 @@
-"""`kubealign scale`, `suspend`, `resume` and `delete`: change existing jobs."""
+"""`kubealign scale`, `suspend`, `resume`, `retry` and `delete`: change existing jobs."""
 
 import sys
 from typing import Annotated
@@ -36,6 +36,18 @@ async def resume(ctx: CommandContext, jobs: JobNames) -> None:
     for name in jobs:
         await ctx.backend.suspend(await ctx.ref(name), False)
         typer.echo(f"{name}: resuming")
+
+
+@backend_command
+async def retry(ctx: CommandContext, jobs: JobNames) -> None:
+    """Start failed jobs again from their last checkpoints.
+
+    Repair the cause of the failure first. The restarts are counted anew; the deadline counts over all
+    attempts.
+    """
+    for name in jobs:
+        await ctx.backend.retry(await ctx.ref(name))
+        typer.echo(f"{name}: retrying")
 
 
 @backend_command

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from kubealign.client.backends.base import TelemetrySource
 from kubealign.client.backends.cluster import events as cluster_events
@@ -14,6 +15,7 @@ from kubealign.client.backends.cluster import processes as cluster_processes
 from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
 from kubealign.client.backends.cluster.documents import (
     check_not_finished,
+    check_retryable,
     check_scalable,
     validate_document,
     with_type_meta,
@@ -26,7 +28,7 @@ from kubealign.client.results.reader_pod import ResultPodSettings
 from kubealign.kube.api import Json, KubernetesApi, connect
 from kubealign.kube.resources import EVENTS, JOBS, PODS
 from kubealign.kube.watch import list_all, watch_changes
-from kubealign.labels import FIELD_MANAGER
+from kubealign.labels import FIELD_MANAGER, RETRY_ANNOTATION
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.status import JobPhase
 
@@ -104,6 +106,13 @@ class ClusterBackend:
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
         check_not_finished(await self.get(ref), "suspended" if suspended else "resumed")
         return await self.patch(ref, {"spec": {"suspend": suspended}})
+
+    async def retry(self, ref: JobRef) -> JobRecord:
+        job = await self.get(ref)
+        check_retryable(job)
+        # A uid is a precondition of the change: another job of the same name is left alone.
+        metadata = {"uid": job.uid, "annotations": {RETRY_ANNOTATION: uuid4().hex}}
+        return await self.patch(ref, {"metadata": metadata})
 
     async def watch(self, ref: JobRef) -> AsyncGenerator[JobRecord]:
         job = await self.get(ref)

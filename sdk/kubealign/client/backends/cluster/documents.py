@@ -7,9 +7,11 @@ from pydantic import ValidationError
 
 from kubealign.client.errors import Conflict, JobInvalid, NotPossible
 from kubealign.client.records import JobRecord
+from kubealign.client.retry import not_retryable_message
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import API_VERSION, KIND
 from kubealign.spec.loading.loader import job_from_document
+from kubealign.spec.status import JobPhase
 
 #: Fields set by the API server; they are dropped so that a job that was read can be submitted again.
 _SERVER_METADATA = (
@@ -51,11 +53,22 @@ def check_not_finished(job: JobRecord, action: str) -> None:
 
     `action` is a past participle for the message, such as scaled.
     """
-    if job.phase is not None and job.phase.is_final:
+    if job.phase is JobPhase.FAILED:
         raise Conflict(
-            f"job {job.ref} cannot be {action}: it has {job.phase.lower()}, and a job that has finished "
-            "never runs again. Submit it under another name"
+            f"job {job.ref} cannot be {action}: it has failed. Once the cause is repaired, "
+            f"kubealign retry {job.name} starts it again from its last checkpoint"
         )
+    if job.phase is JobPhase.SUCCEEDED:
+        raise Conflict(
+            f"job {job.ref} cannot be {action}: it has succeeded, and such a job never runs again. Submit it "
+            "under another name"
+        )
+
+
+def check_retryable(job: JobRecord) -> None:
+    """Raise Conflict for a job that has not failed."""
+    if job.phase is not JobPhase.FAILED:
+        raise Conflict(not_retryable_message(job.ref, job.phase))
 
 
 def check_scalable(job: JobRecord) -> None:

@@ -18,6 +18,7 @@ from kubealign.client.backends.local.submission import submit, validate_submissi
 from kubealign.client.backends.local.watch import JobWatcher
 from kubealign.client.errors import Conflict, JobNotFound, NotPossible
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.client.retry import not_retryable_message
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir import control_socket
 from kubealign.local.run_dir.events import EventLog
@@ -89,8 +90,14 @@ class LocalBackend:
         if suspended and (not is_suspended or stored.facts.stop_requested_pid is None):
             await lifecycle.request_stop(ref, stored.folder, stored.facts.stop_requested_pid)
         elif not suspended and is_suspended:
-            grace = (await self._reader.read_record(ref)).job.spec.lifecycle.grace_period_seconds
-            await lifecycle.start_runner(ref, stored.folder, grace)
+            await self._start(ref)
+        return await self._reread(ref)
+
+    async def retry(self, ref: JobRef) -> JobRecord:
+        stored = await self._reader.read_run(ref)
+        if stored.run_phase.phase is not JobPhase.FAILED:
+            raise Conflict(not_retryable_message(ref, stored.run_phase.phase))
+        await self._start(ref)
         return await self._reread(ref)
 
     def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
@@ -165,6 +172,11 @@ class LocalBackend:
     async def close(self) -> None:
         """Stop all watches. Jobs continue to run."""
         await self._watches.close()
+
+    async def _start(self, ref: JobRef) -> None:
+        folder = (await self._reader.read_run(ref)).folder
+        grace = (await self._reader.read_record(ref)).job.spec.lifecycle.grace_period_seconds
+        await lifecycle.start_runner(ref, folder, grace)
 
     async def _is_finished(self, ref: JobRef) -> bool:
         try:

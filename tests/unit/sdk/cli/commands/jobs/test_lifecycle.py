@@ -85,6 +85,17 @@ def test_suspend_and_resume(site: MemoryBackend, run: Run, submitted: Submitted)
     assert "is over" in run("suspend", "sft").stderr
 
 
+def test_retry_starts_failed_jobs_only(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
+    ref = submitted("sft")
+    site.status(ref, phase="Succeeded")
+    refused = run("retry", "sft")
+    assert refused.exit_code == 1
+    assert "default/sft is Succeeded: only a job that has failed can be retried" in refused.stderr
+    site.status(ref, phase="Failed")
+    assert run("retry", "sft").stdout == "sft: retrying\n"
+    assert asyncio.run(site.get(ref)).phase == "Starting"
+
+
 def test_delete_confirms_on_a_terminal_only(
     site: MemoryBackend, run: Run, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

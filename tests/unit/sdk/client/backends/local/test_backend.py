@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.client.backends.local import index
+from kubealign.client.backends.local import index, lifecycle
 from kubealign.client.backends.local.backend import LocalBackend
 from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, NotPossible
 from kubealign.client.records import JobRef, ListQuery
@@ -229,6 +229,20 @@ async def test_finished_job_cannot_be_changed(site: LocalBackend, tmp_path: Path
         await site.patch(A, {"spec": {"maxSteps": 30}})
     with pytest.raises(JobExists, match="delete it, or choose another name"):
         await site.create(JOB)
+
+
+async def test_only_a_failed_job_is_retried(
+    site: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = []
+    monkeypatch.setattr(lifecycle, "launch_runner", lambda runs, name: launched.append((runs, name)))
+    for phase in (Phase.SUCCEEDED, Phase.STOPPED):
+        written(tmp_path, phase=phase)
+        with pytest.raises(Conflict, match="only a job that has failed can be retried"):
+            await site.retry(A)
+    written(tmp_path, phase=Phase.FAILED)
+    await site.retry(A)
+    assert launched == [(tmp_path, "a")]
 
 
 async def test_runner_of_another_job_is_not_stopped(site: LocalBackend, tmp_path: Path) -> None:
