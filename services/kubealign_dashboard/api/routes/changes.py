@@ -164,6 +164,20 @@ async def suspend(context: _PatchableJob, request: Request) -> Response:
     )
 
 
+@router.post(
+    JOB + "/retry",
+    response_class=Response,
+    responses=success_response(JobDocument, "The job after the request.") | error_responses(404, 409),
+    summary="Retry a job that has failed",
+)
+async def retry(context: _PatchableJob) -> Response:
+    """Start a failed job again from its last checkpoint, with a new restart budget; 409 for any other job.
+
+    In a cluster the job stays Failed until the pods of the failed attempt are gone.
+    """
+    return json_response(serializers.job_document(await context.caller_backend.retry(context.ref)))
+
+
 def _scale_document(record: JobRecord) -> ScaleDocument:
     if not record.job.spec.samples:
         raise NotPossible(f"{record.ref} has no rollout workers: {record.algorithm} does not sample")

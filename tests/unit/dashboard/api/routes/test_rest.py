@@ -64,6 +64,16 @@ async def test_a_job_from_creation_to_deletion(client: httpx.AsyncClient, tmp_pa
     problem_of(await client.get(f"{JOBS}/more"), 404)
 
 
+async def test_only_a_failed_job_is_retried(
+    client: httpx.AsyncClient, site: MemoryBackend, tmp_path: Path
+) -> None:
+    record = await site.create(sft_job(tmp_path, "again"))
+    problem_of(await client.post(f"{JOBS}/again/retry"), 409)
+    site.status(record.ref, phase="Failed")
+    retried = await client.post(f"{JOBS}/again/retry")
+    assert (retried.status_code, retried.json()["status"]["phase"]) == (200, "Starting")
+
+
 async def test_pages_contain_each_job_once(
     client: httpx.AsyncClient, site: MemoryBackend, tmp_path: Path
 ) -> None:
