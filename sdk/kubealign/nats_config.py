@@ -5,9 +5,12 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from kubealign.nats_permissions import NATS_PERMISSIONS, NatsPermissions, nats_user
 from kubealign.process_settings import TlsFiles
 
+#: Name that clients send with the password; the server takes the user from the certificate instead.
 NATS_USER = "job"
 MAX_PAYLOAD_BYTES = 8 * 2**20
 MAX_STORE_BYTES = 64 * 2**30
@@ -15,9 +18,10 @@ MAX_STORE_BYTES = 64 * 2**30
 
 @dataclass(frozen=True)
 class NatsConfig:
-    """Configuration with mutual TLS, one user, and JetStream on disk.
+    """Configuration with mutual TLS, one user for each role, and JetStream on disk.
 
-    https://docs.nats.io/running-a-nats-service/configuration
+    A client is the user of the role in its certificate's subject (`verify_and_map`), and needs the password
+    too. https://docs.nats.io/running-a-nats-service/configuration
     """
 
     #: host:port.
@@ -45,12 +49,11 @@ tls {{
   cert_file: {quoted(str(self.tls.certificate))}
   key_file: {quoted(str(self.tls.key))}
   ca_file: {quoted(str(self.tls.ca))}
-  verify: true
+  verify_and_map: true
   timeout: 10
 }}
 authorization {{
-  user: {quoted(NATS_USER)}
-  password: {quoted(self.password)}
+  users: {quoted(self._users)}
   timeout: 10
 }}
 jetstream {{
@@ -61,10 +64,25 @@ jetstream {{
 }}
 """
 
+    @property
+    def _users(self) -> list[dict[str, Any]]:
+        return [
+            {"user": nats_user(role), "password": self.password, "permissions": _permissions(permissions)}
+            for role, permissions in NATS_PERMISSIONS.items()
+        ]
+
     def write(self, path: Path) -> None:
         """Write the configuration file, readable by its owner only. Raises OSError."""
         path.touch(mode=0o600)
         path.write_text(self.text)
+
+
+def _permissions(permissions: NatsPermissions) -> dict[str, Any]:
+    # An empty list of allowed subjects would allow all of them.
+    publish: dict[str, Any] = {"allow": permissions.publish} if permissions.publish else {"deny": ">"}
+    if permissions.denied:
+        publish["deny"] = permissions.denied
+    return {"publish": publish, "subscribe": {"allow": permissions.subscribe}}
 
 
 def find_nats_server() -> Path:

@@ -79,6 +79,8 @@ class NatsAccess(_SettingsModel):
     url: str
     user: str
     password: str
+    #: First token of the subjects at which the process receives replies; only its role may subscribe to them.
+    inbox_prefix: str = "_INBOX"
 
 
 class RedisAccess(_SettingsModel):

@@ -8,6 +8,7 @@ from pathlib import Path
 from kubealign.local.processes.cpu import compute_threads, computes_in_turns, should_yield_cpu
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 from kubealign.local.run_dir.layout import RunDirectory
+from kubealign.nats_permissions import inbox_prefix
 from kubealign.process_settings import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
@@ -77,7 +78,7 @@ def build_settings(
         listen=addresses.listen_address(process),
         metrics=addresses.metrics_address(process),
         tls=environment.tls[process.role],
-        nats=environment.nats,
+        nats=environment.nats.model_copy(update={"inbox_prefix": inbox_prefix(process.role)}),
         redis=environment.redis,
         peers={group: addresses.group_address(group) for group in process.calls},
         rendezvous=addresses.rendezvous(process),

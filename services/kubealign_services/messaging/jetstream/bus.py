@@ -73,6 +73,7 @@ class JetStreamBus:
         *,
         name: str,
         bounds: Mapping[str, Bounds] | None = None,
+        updates_bounds: bool = True,
         ack_wait: float = ACK_WAIT_SECONDS,
         publish_timeout: float = 60.0,
         dedup_window: float = 600.0,
@@ -82,6 +83,7 @@ class JetStreamBus:
 
         Args:
             bounds: Retention bounds of each subject, applied by the first process that connects.
+            updates_bounds: Raise the bounds of existing streams to `bounds`; only the driver may.
             ack_wait: Seconds until an unsettled delivery is redelivered.
             publish_timeout: Seconds for which `publish`, `purge` and the like are retried.
             dedup_window: Seconds for which message ids are remembered.
@@ -99,6 +101,7 @@ class JetStreamBus:
         connection = NatsConnection(access, tls, name, on_disconnect)
         bus = cls(connection, 0, ack_wait, publish_timeout, dedup_window)
         bus._streams.bounds = bounds_for(1, 1, 1, 1) if bounds is None else bounds
+        bus._streams.updates_bounds = updates_bounds
         await connection.open(timeout)
         bus.max_payload = connection.client.max_payload - _HEADER_BYTES
         return bus
@@ -279,7 +282,8 @@ class JetStreamBus:
                     self._streams.invalidate()
                     reason = str(error)
                 elif self._connection.connected.is_set():
-                    reason = str(error) or type(error).__name__
+                    # The server does not answer what it refuses: the attempt runs into its timeout.
+                    reason = self._connection.refusal or str(error) or type(error).__name__
             await asyncio.sleep(_PAUSE_SECONDS)
         raise self._deadline_error(operation, reason)
 

@@ -22,6 +22,8 @@ _CLOSE_SECONDS = 2
 # nats-py waits without a timeout for a flush above this many unsent bytes; messages in flight are limited by
 # JetStreamBus instead.
 _NEVER_FLUSH_BYTES = 1 << 40
+# https://docs.nats.io/reference/reference-protocols/nats-protocol#errors
+_REFUSAL = "permissions violation"
 
 
 class NatsConnection:
@@ -36,6 +38,8 @@ class NatsConnection:
         self.address = urlsplit(access.url).netloc
         self.connected = asyncio.Event()
         self.closed = False
+        #: Error text of the last operation that the server refused for want of permission; else empty.
+        self.refusal = ""
         self._access = access
         self._tls = _ssl_context(tls)
         self._name = name
@@ -89,6 +93,7 @@ class NatsConnection:
                     name=self._name,
                     user=self._access.user,
                     password=self._access.password,
+                    inbox_prefix=self._access.inbox_prefix,
                     tls=self._tls,
                     # The first connection is retried here: nats-py would retry in a loop without a pause.
                     allow_reconnect=True,
@@ -98,13 +103,13 @@ class NatsConnection:
                     ping_interval=10,
                     max_outstanding_pings=2,
                     pending_size=_NEVER_FLUSH_BYTES,
-                    error_cb=_error_collector(failures),
+                    error_cb=self._error_collector(failures),
                     disconnected_cb=self._on_disconnected,
                     reconnected_cb=self._on_reconnected,
                     closed_cb=self._on_closed,
                 )
             except (OSError, nats.errors.Error) as error:
-                await _error_collector(failures)(error)
+                await self._error_collector(failures)(error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             self._client = client
@@ -145,17 +150,20 @@ class NatsConnection:
             log.warning("the bus closed the connection; connecting again", extra={"address": self.address})
             self._reconnect_task = asyncio.create_task(self._connect(failures=[]))
 
+    def _error_collector(self, failures: list[str]) -> Callable[[Exception], Awaitable[None]]:
+        """Return an error callback that collects each distinct error once."""
 
-def _error_collector(failures: list[str]) -> Callable[[Exception], Awaitable[None]]:
-    """Return an error callback that collects each distinct error once."""
+        async def keep(error: Exception) -> None:
+            reason = _error_text(error)
+            if reason not in failures:
+                failures.append(reason)
+            if _REFUSAL in reason.lower():
+                self.refusal = reason
+                log.warning("the bus refused an operation", extra={"error": reason})
+            else:
+                log.debug("the bus client reports an error", extra={"error": reason})
 
-    async def keep(error: Exception) -> None:
-        reason = _error_text(error)
-        if reason not in failures:
-            failures.append(reason)
-        log.debug("the bus client reports an error", extra={"error": reason})
-
-    return keep
+        return keep
 
 
 def _error_text(error: Exception) -> str:

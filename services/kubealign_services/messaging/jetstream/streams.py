@@ -19,6 +19,7 @@ class StreamRegistry:
 
     def __init__(self, losses: StreamLossTracker, dedup_window: float) -> None:
         self.bounds: Mapping[str, Bounds] = {}
+        self.updates_bounds = True
         self._lost_streams = losses
         self._dedup_window = dedup_window
         # Existing streams by subject, and consumers as SUBJECT.NAME.
@@ -60,7 +61,7 @@ class StreamRegistry:
             stream = await context.stream_info(subject)
             present = Bounds(stream.config.max_msgs or 0, stream.config.max_bytes or 0)
             larger = present.combine(limit)
-            if larger != present:
+            if self.updates_bounds and larger != present:
                 config.max_msgs, config.max_bytes = larger.messages, larger.size_bytes
                 stream = await context.update_stream(config)
         if connection == self._connections:

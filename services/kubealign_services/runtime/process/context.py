@@ -176,7 +176,13 @@ class ProcessContext:
         """Connect to the job's bus while the context is open. Raises BusUnavailable."""
         settings = self.settings
         bounds = bus_bounds(self.job, read_longest_context(settings.run_dir))
-        bus = await JetStreamBus.connect(settings.nats, settings.tls, name=settings.name, bounds=bounds)
+        bus = await JetStreamBus.connect(
+            settings.nats,
+            settings.tls,
+            name=settings.name,
+            bounds=bounds,
+            updates_bounds=settings.role is Role.DRIVER,
+        )
         try:
             yield InstrumentedBus(bus, self.metrics.bus_messages)
         finally:

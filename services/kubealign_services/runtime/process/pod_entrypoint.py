@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from kubealign.library_environment import library_environment
 from kubealign.nats_config import NATS_USER
+from kubealign.nats_permissions import inbox_prefix
 from kubealign.pod_contract import (
     ENV_CPUS,
     ENV_SETTINGS,
@@ -122,6 +123,7 @@ def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None
             url=f"tls://{pod.nats_host}:{ports.nats}",
             user=NATS_USER,
             password=mounts.secret(NATS_PASSWORD_FILE),
+            inbox_prefix=inbox_prefix(pod.role),
         ),
         redis=RedisAccess(
             host=pod.redis.host,
