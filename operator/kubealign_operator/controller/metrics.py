@@ -1,5 +1,6 @@
 """Prometheus metrics of the operator."""
 
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable
 
@@ -11,10 +12,14 @@ _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
 _LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
-class OperatorMetrics:
-    """One registry. The phases and the queue depth are read at each scrape."""
+# Counting the phases visits every job: a client that scrapes in a loop must not occupy the event loop.
+_PHASES_SECONDS = 1.0
 
-    def __init__(self) -> None:
+
+class OperatorMetrics:
+    """One registry. The queue depth is read at each scrape, the phases at most once a second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._calls = Counter(
@@ -83,9 +88,11 @@ class OperatorMetrics:
         )
         self._phases: Callable[[], Iterable[str]] = tuple
         self._seen_phases: set[str] = set()
+        self._clock = clock
+        self._phases_due = clock()
 
     def observe(self, phases: Callable[[], Iterable[str]], depth: Callable[[], float]) -> None:
-        """Set the sources of the job phases and the queue depth, which are read at each scrape."""
+        """Set the sources of the job phases and the queue depth, which are read for scrapes."""
         self._phases = phases
         self._depth.set_function(depth)
 
@@ -122,8 +129,13 @@ class OperatorMetrics:
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
+        if self._clock() >= self._phases_due:
+            self._count_phases()
+            self._phases_due = self._clock() + _PHASES_SECONDS
+        return generate_latest(self._registry)
+
+    def _count_phases(self) -> None:
         tally = Tally(self._phases())
         self._seen_phases |= tally.keys()
         for phase in self._seen_phases:
             self._jobs.labels(phase or "Unseen").set(tally[phase])
-        return generate_latest(self._registry)
