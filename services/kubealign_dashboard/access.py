@@ -38,15 +38,21 @@ class Access(Protocol):
 
     #: True: every change is refused.
     read_only: bool
+    #: True: the page may be opened with `?token=`.
+    accepts_token_in_url: bool
     #: Reads with the platform's own rights: call `authorize` first. It honours `ListQuery.namespaces` and may
     #: be a ChangeSource.
     reader: JobBackend
 
-    async def authenticate(self, token: str) -> Caller:
+    async def authenticate(self, token: str, address: str = "") -> Caller:
         """Return the caller of a token.
+
+        Args:
+            address: IP address of the client; empty: unknown.
 
         Raises:
             Unauthenticated: The token is invalid.
+            RequestRejected: The address sent too many invalid tokens.
             Unavailable: It cannot be verified.
         """
 

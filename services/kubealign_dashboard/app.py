@@ -11,7 +11,7 @@ from kubealign_dashboard.access import Access
 from kubealign_dashboard.api import openapi as openapi_document
 from kubealign_dashboard.api.recent_steps import RecentSteps
 from kubealign_dashboard.api.routes import changes, health, jobs, metrics, processes, session, streams
-from kubealign_dashboard.streams.hub import MAX_STREAMS, Hub
+from kubealign_dashboard.streams.hub import Hub, StreamLimits
 from kubealign_dashboard.streams.job_feed import PollIntervals
 from kubealign_dashboard.web import problems
 from kubealign_dashboard.web.authentication import AuthenticationMiddleware
@@ -35,7 +35,7 @@ def create_app(
     hosts: Collection[str] | None = None,
     ready: Callable[[], Awaitable[str]] = _always_ready,
     poll_intervals: PollIntervals | None = None,
-    max_streams: int = MAX_STREAMS,
+    stream_limits: StreamLimits | None = None,
 ) -> FastAPI:
     """Create the application.
 
@@ -46,7 +46,7 @@ def create_app(
         hosts: Host names under which this service is reached; None: any.
         ready: Returns why the service is not ready, or an empty text.
         poll_intervals: Intervals at which followed jobs are polled.
-        max_streams: Maximum number of open streams.
+        stream_limits: Maximum numbers of open streams; None: the defaults.
     """
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
     )
-    hub = Hub(access.reader, poll_intervals, max_streams)
+    hub = Hub(access.reader, poll_intervals, stream_limits)
     dashboard_metrics = DashboardMetrics(hub)
     app.state.access = access
     app.state.hub = hub

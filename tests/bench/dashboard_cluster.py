@@ -56,7 +56,7 @@ async def _measured(running: ControlPlane, folder: Path, token: str, arguments: 
         await _until_served(server, arguments.jobs)
         print(f"{arguments.jobs} jobs made in {time.monotonic() - began:.0f} s", flush=True)
         own = kubeconfig(running, folder / "own.kubeconfig", token)
-        dashboard = DashboardProcess(folder, own)
+        dashboard = DashboardProcess(folder, own, STREAMS_PER_USER=_STREAMS)
         began = time.monotonic()
         await asyncio.to_thread(dashboard.start)
         try:

@@ -28,11 +28,12 @@ class RuledAccess:
     reader: JobBackend
     people: dict[str, Person]
     read_only: bool = False
+    accepts_token_in_url: bool = True
     #: Error with which every token is rejected, if set.
     away: Exception | None = None
     asked: list[tuple[str, str, str | None, str, str]] = field(default_factory=list)
 
-    async def authenticate(self, token: str) -> Caller:
+    async def authenticate(self, token: str, address: str = "") -> Caller:
         if self.away is not None:
             raise self.away
         person = self.people.get(token)

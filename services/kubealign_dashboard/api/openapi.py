@@ -24,7 +24,7 @@ _STATUS_DESCRIPTIONS = {
     413: "The body is too long.",
     415: "The media type of the body is not supported.",
     422: "A parameter or the body is invalid: see `errors`.",
-    429: "Too many streams are open.",
+    429: "Too many streams are open, or too many tokens were rejected.",
     502: "A process of the job has stored metrics that cannot be read: the detail names the key.",
     503: "A service that the dashboard depends on does not answer: retry.",
 }
@@ -69,7 +69,7 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     schema = {"$ref": _COMPONENT.format(model="Problem")}
     return {
         status: {"description": _STATUS_DESCRIPTIONS[status], "content": {PROBLEM: {"schema": schema}}}
-        for status in sorted({401, 403, 422, 503, *statuses})
+        for status in sorted({401, 403, 422, 429, 503, *statuses})
     }
 
 

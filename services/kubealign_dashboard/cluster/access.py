@@ -5,8 +5,11 @@ caller.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
+
+from prometheus_client import Counter
 
 from kubealign.client.backends.base import JobBackend, TelemetrySource
 from kubealign.client.backends.cluster.backend import ClusterBackend
@@ -14,7 +17,7 @@ from kubealign.client.records import JobRecord, JobRef
 from kubealign.errors import Forbidden
 from kubealign.kube.api import KubernetesApi
 from kubealign.kube.reflector import Reflector, ReflectorOptions, Scope
-from kubealign.kube.resources import JOBS
+from kubealign.kube.resources import JOBS, ApiResource
 from kubealign_dashboard.access import Caller
 from kubealign_dashboard.cluster.access_reviews import AccessReviews
 from kubealign_dashboard.cluster.job_cache import JobCache
@@ -41,6 +44,9 @@ class ClusterAccess:
         namespaces: Namespaces whose jobs are shown; empty: all.
     """
 
+    # It would be in the log of every proxy.
+    accepts_token_in_url = False
+
     def __init__(
         self,
         api: KubernetesApi,
@@ -51,15 +57,21 @@ class ClusterAccess:
     ) -> None:
         self.read_only = read_only
         self.cache = JobCache()
+        self.unreadable_objects = Counter(
+            "kubealign_dashboard_unreadable_objects",
+            "Objects of lists and watches that were not readable, by resource.",
+            ("resource",),
+            registry=None,
+        )
         self._api = api
         self._telemetry = telemetry
         self._namespaces = tuple(namespaces)
         self._namespace = self._namespaces[0] if self._namespaces else _DEFAULT_NAMESPACE
         self._tokens = TokenReviews(api)
         self._rights = AccessReviews(api)
+        options = replace(_REFLECTOR_OPTIONS, on_unreadable=self._count_unreadable)
         self._reflectors = [
-            Reflector(api, Scope(JOBS, name), self.cache, _REFLECTOR_OPTIONS)
-            for name in self._namespaces or (None,)
+            Reflector(api, Scope(JOBS, name), self.cache, options) for name in self._namespaces or (None,)
         ]
         self.reader: JobBackend = CacheReader(
             self.cache, telemetry, ClusterBackend(api, telemetry, self._namespace), self._namespace
@@ -86,6 +98,9 @@ class ClusterAccess:
             for task in done:
                 task.result()
 
+    def _count_unreadable(self, resource: ApiResource) -> None:
+        self.unreadable_objects.labels(resource.plural).inc()
+
     def not_ready_reason(self) -> str | None:
         """Return why no jobs can be shown yet; None: the initial lists are complete.
 
@@ -102,8 +117,8 @@ class ClusterAccess:
         """Return the error that prevents the dashboard from receiving changes; empty: none."""
         return next((reflector.last_error for reflector in self._reflectors if reflector.last_error), "")
 
-    async def authenticate(self, token: str) -> ClusterCaller:
-        return await self._tokens.authenticate(token)
+    async def authenticate(self, token: str, address: str = "") -> ClusterCaller:
+        return await self._tokens.authenticate(token, address)
 
     async def authorize(
         self,

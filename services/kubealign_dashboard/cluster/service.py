@@ -18,6 +18,7 @@ from kubealign_dashboard.cluster.certificate_reload import reload_on_change
 from kubealign_dashboard.cluster.redis_telemetry import NoTelemetry, RedisTelemetry
 from kubealign_dashboard.cluster.settings import DashboardSettings, ListenAddress, SettingsError
 from kubealign_dashboard.server import DashboardServer
+from kubealign_dashboard.streams.hub import StreamLimits
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,9 @@ async def run(settings: DashboardSettings) -> None:
         async def ready() -> str:
             return access.not_ready_reason() or ""
 
-        app = create_app(access, ready=ready)
+        limits = StreamLimits(per_caller=settings.streams_per_user)
+        app = create_app(access, ready=ready, stream_limits=limits)
+        app.state.metrics.register(access.unreadable_objects)
         app.state.metrics.add_gauge("jobs", "Jobs in the cache.", lambda: len(access.cache))
         app.state.metrics.add_gauge(
             "hears_changes", "1: changes are received from the API server.", lambda: not access.watch_error()

@@ -63,6 +63,7 @@ class DashboardSettings(BaseModel):
     redis_ca_file: Path | None = None
     kubeconfig: Path | None = Field(None, description="None: the pod's own service account.")
     request_seconds: float = Field(15.0, gt=0, le=120, description="Timeout of one call to the API server.")
+    streams_per_user: int = Field(20, ge=1, le=1000, description="Open streams of one user.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @model_validator(mode="after")

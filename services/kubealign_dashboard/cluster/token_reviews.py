@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from kubealign.errors import Forbidden, Unauthenticated, Unavailable
 from kubealign_dashboard.access import Caller
+from kubealign_dashboard.cluster.guess_limit import GuessLimit
 from kubealign_dashboard.cluster.ttl_cache import TTLCache
 
 TOKEN_REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -17,6 +18,8 @@ TOKEN_REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 # A revoked token works for at most this long.
 _TTL_SECONDS = 5.0
 _MAX_CACHED = 4096
+# The reviews of a token are not limited for this long after it was accepted.
+_KNOWN_SECONDS = 3600.0
 # Kubernetes' own tokens have about a kilobyte, those of identity providers a few.
 _MAX_TOKEN_LENGTH = 16384
 _PARTS_OF_A_JWT = 3
@@ -42,19 +45,25 @@ class ClusterCaller(Caller):
 class TokenReviews:
     """Reviews tokens with the dashboard's own rights.
 
-    Valid and invalid tokens are cached separately, so that guesses only evict guesses.
+    Valid and invalid tokens are cached separately, so that guesses only evict guesses. Tokens that were not
+    accepted recently are reviewed within the limit of `guesses`.
     """
 
-    def __init__(self, api: ReviewApi, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, api: ReviewApi, clock: Callable[[], float] = time.time, guesses: GuessLimit | None = None
+    ) -> None:
         self._api = api
         self._clock = clock
+        self._guesses = guesses or GuessLimit()
+        self._known: TTLCache[bytes, bool] = TTLCache(_MAX_CACHED)
         self._callers: TTLCache[bytes, ClusterCaller] = TTLCache(_MAX_CACHED)
         self._rejections: TTLCache[bytes, str] = TTLCache(_MAX_CACHED)
 
-    async def authenticate(self, token: str) -> ClusterCaller:
-        """Return the caller of a token.
+    async def authenticate(self, token: str, address: str = "") -> ClusterCaller:
+        """Return the caller of a token that came from this client address.
 
         Raises:
+            RequestRejected: Too many tokens were rejected within a minute.
             Unauthenticated: The token is invalid.
             Unavailable: It cannot be reviewed.
         """
@@ -63,7 +72,21 @@ class TokenReviews:
         digest = hashlib.sha256(token.encode()).digest()
         if (reason := self._rejections.peek(digest)) is not None:
             raise Unauthenticated(reason)
-        return await self._callers.get(digest, lambda: self._review(digest, token))
+        return await self._callers.get(digest, lambda: self._limited_review(digest, token, address))
+
+    async def _limited_review(self, digest: bytes, token: str, address: str) -> tuple[ClusterCaller, float]:
+        if self._known.peek(digest):
+            return await self._review(digest, token)
+        self._guesses.take(address)
+        is_rejected = False
+        try:
+            return await self._review(digest, token)
+        except Unauthenticated:
+            is_rejected = True
+            raise
+        finally:
+            if not is_rejected:
+                self._guesses.give_back(address)
 
     async def _review(self, digest: bytes, token: str) -> tuple[ClusterCaller, float]:
         review = {
@@ -81,6 +104,7 @@ class TokenReviews:
             reason = f"the cluster does not know this token, or it has expired: {_REMEDY}"
             self._rejections.put(digest, reason, _TTL_SECONDS)
             raise Unauthenticated(reason)
+        self._known.put(digest, True, _KNOWN_SECONDS)
         user = status.get("user") or {}
         expires = _expiry(token)
         caller = ClusterCaller(

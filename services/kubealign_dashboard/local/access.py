@@ -17,6 +17,7 @@ class LocalAccess:
     """Implements Access with a single token that does not expire and grants every right."""
 
     read_only = False
+    accepts_token_in_url = True
 
     def __init__(self, runs_dir: Path, token: str) -> None:
         from kubealign.client.backends.local.backend import LocalBackend
@@ -24,7 +25,7 @@ class LocalAccess:
         self._token = token.encode()
         self.reader: JobBackend = LocalBackend(runs_dir)
 
-    async def authenticate(self, token: str) -> Caller:
+    async def authenticate(self, token: str, address: str = "") -> Caller:
         # Constant time, which does not reveal a correct prefix.
         if not hmac.compare_digest(token.encode(), self._token):
             raise Unauthenticated(

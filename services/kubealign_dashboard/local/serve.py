@@ -9,7 +9,10 @@ from secrets import token_urlsafe
 from kubealign_dashboard.app import create_app
 from kubealign_dashboard.local.access import LocalAccess
 from kubealign_dashboard.server import serve
+from kubealign_dashboard.streams.hub import StreamLimits
 
+# Every page belongs to the same user.
+_STREAM_LIMITS = StreamLimits(per_caller=StreamLimits.total)
 _NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -42,7 +45,7 @@ def serve_local(runs_dir: Path, host: str = "127.0.0.1", port: int = 0, open_bro
 def serve_runs(runs_dir: Path, token: str, listener: socket.socket, host: str = "127.0.0.1") -> None:
     """Serve on a listening socket until a signal arrives."""
     access = LocalAccess(runs_dir.absolute(), token)
-    serve(create_app(access, hosts=(host, *_NAMES)), [listener])
+    serve(create_app(access, hosts=(host, *_NAMES), stream_limits=_STREAM_LIMITS), [listener])
 
 
 def address(host: str, port: int, token: str) -> str:

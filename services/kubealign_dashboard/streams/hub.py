@@ -1,7 +1,9 @@
 """All feeds of the service: one for each followed job, and one for lists."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from kubealign.client.backends.base import JobBackend
 from kubealign.client.records import JobRecord, JobRef
@@ -13,23 +15,37 @@ from kubealign_dashboard.web.problems import RequestRejected
 _LIST_POLL_SECONDS = 2.0
 #: Lifetime of the list feed after its last reader: a reader that reconnects finds its journal again.
 _LIST_LINGER_SECONDS = 30.0
-MAX_STREAMS = 1000
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """Maximum numbers of open streams: of all callers together, and of each caller."""
+
+    total: int = 1000
+    per_caller: int = 20
 
 
 class Hub:
     """The feeds. `close` ends every stream; it is called once, at shutdown."""
 
     def __init__(
-        self, reader: JobBackend, poll_intervals: PollIntervals | None = None, max_streams: int = MAX_STREAMS
+        self,
+        reader: JobBackend,
+        poll_intervals: PollIntervals | None = None,
+        limits: StreamLimits | None = None,
     ) -> None:
         self._reader = reader
         self._pace = poll_intervals or PollIntervals()
-        self._most = max_streams
+        self._limits = limits or StreamLimits()
         self._jobs: dict[tuple[JobRef, str], JobFeed] = {}
         self._list: ListFeed | None = None
         self._closed = False
-        #: Number of open streams.
-        self.streams = 0
+        self._streams: Counter[str] = Counter()
+
+    @property
+    def streams(self) -> int:
+        """Number of open streams."""
+        return self._streams.total()
 
     @property
     def followed_jobs(self) -> int:
@@ -37,21 +53,25 @@ class Hub:
         return len(self._jobs)
 
     @contextmanager
-    def reserve_stream(self) -> Iterator[None]:
-        """Reserve a stream.
+    def reserve_stream(self, caller: str) -> Iterator[None]:
+        """Reserve a stream for the caller with this name.
 
         Raises:
             RequestRejected: Too many streams are open, or the service shuts down.
         """
         if self._closed:
             raise RequestRejected(503, "ending", "the dashboard is shutting down: reconnect")
-        if self.streams >= self._most:
-            raise RequestRejected(429, "too-many-streams", f"{self._most} streams are open: close some pages")
-        self.streams += 1
+        if self._streams[caller] >= self._limits.per_caller:
+            raise _too_many_streams(f"{caller} has {self._streams[caller]} open streams, the limit per user")
+        if self.streams >= self._limits.total:
+            raise _too_many_streams(f"{self.streams} streams are open, the limit of all users together")
+        self._streams[caller] += 1
         try:
             yield
         finally:
-            self.streams -= 1
+            self._streams[caller] -= 1
+            # The counter contains nobody without a stream.
+            self._streams += Counter()
 
     @contextmanager
     def follow_job(self, record: JobRecord, cursor: StreamCursor) -> Iterator[JobFeed]:
@@ -86,3 +106,7 @@ class Hub:
             feed.close()
         if self._list is not None:
             self._list.close()
+
+
+def _too_many_streams(reason: str) -> RequestRejected:
+    return RequestRejected(429, "too-many-streams", f"{reason}: close some pages")

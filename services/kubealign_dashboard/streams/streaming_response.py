@@ -64,7 +64,7 @@ class LiveStreamResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            with self._hub.reserve_stream():
+            with self._hub.reserve_stream(self._context.caller.name):
                 async with aclosing(self._parts) as parts:
                     await self._send(parts, gone, send)
         finally:

@@ -11,7 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kubealign.client.errors import KubealignError, Unauthenticated
 from kubealign_dashboard.access import Access, Caller
-from kubealign_dashboard.web.problems import problem, problem_from_error
+from kubealign_dashboard.web.parameters import API_PREFIX
+from kubealign_dashboard.web.problems import RequestRejected, problem, problem_from_error
 
 #: Used through the API server's service proxy, which consumes the Authorization header.
 TOKEN_HEADER = "X-Kubealign-Token"
@@ -29,8 +30,8 @@ _MAX_TOKEN_LENGTH = 16_384
 class AuthenticationMiddleware:
     """Middleware that stores the Caller in the request's state, or answers 401.
 
-    A token in the URL of the page becomes a cookie, so that it is neither displayed nor kept in the
-    history.
+    Where the access accepts a token in the URL of the page, it becomes a cookie, so that it is neither
+    displayed nor kept in the history. Elsewhere it is removed from the URL, and the page asks for a token.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -56,19 +57,21 @@ class AuthenticationMiddleware:
             detail = f"a change that is authenticated by a cookie needs the header {SCRIPT_HEADER}: {SCRIPT}"
             return problem(path, 403, "not-from-the-page", detail)
         try:
-            scope.setdefault("state", {})["caller"] = await self._caller(token)
+            scope.setdefault("state", {})["caller"] = await self._caller(token, scope)
         except KubealignError as error:
             return problem_from_error(path, error)
+        except RequestRejected as error:
+            return problem(path, error.status, error.kind, error.detail, headers=error.headers)
         return None
 
-    async def _caller(self, token: str) -> Caller:
+    async def _caller(self, token: str, scope: Scope) -> Caller:
         if not token:
             raise Unauthenticated(
                 f"no token: send `Authorization: Bearer TOKEN`, or the token as {TOKEN_HEADER}"
             )
         if len(token) > _MAX_TOKEN_LENGTH:
             raise Unauthenticated(f"the token is longer than {_MAX_TOKEN_LENGTH} characters")
-        caller = await self._access.authenticate(token)
+        caller = await self._access.authenticate(token, _client_address(scope))
         if caller.expires is not None and caller.expires <= time.time():
             raise Unauthenticated("the token has expired: get a new one")
         return caller
@@ -83,8 +86,10 @@ class AuthenticationMiddleware:
         path = "/" + scope["path"].lstrip("/")
         response = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
         response.headers["Cache-Control"] = "no-store"
+        if not self._access.accepts_token_in_url:
+            return response
         try:
-            caller = await self._caller(tokens[-1])
+            caller = await self._caller(tokens[-1], scope)
         except Unauthenticated:
             # The page itself shows the sign-in form.
             return response
@@ -95,10 +100,20 @@ class AuthenticationMiddleware:
 
 
 def set_token_cookie(response: Response, caller: Caller, headers: Headers, *, secure: bool) -> None:
-    """Set a cookie with the caller's token until the token expires or the browser is closed."""
+    """Set a cookie with the caller's token until the token expires or the browser is closed.
+
+    Browsers send the cookies of a host to all its ports. The path keeps the cookie from the pages that other
+    users of this machine serve at other ports, unless they request this path.
+    """
     left = None if caller.expires is None else max(0, int(caller.expires - time.time()))
     response.set_cookie(
-        cookie_name(headers), caller.token, max_age=left, secure=secure, httponly=True, samesite="strict"
+        cookie_name(headers),
+        caller.token,
+        max_age=left,
+        path=API_PREFIX,
+        secure=secure,
+        httponly=True,
+        samesite="strict",
     )
 
 
@@ -126,3 +141,8 @@ def _request_token(headers: Headers) -> tuple[str, bool]:
         if name in cookies and cookies[name].value:
             return cookies[name].value, True
     return "", False
+
+
+def _client_address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""

@@ -5,11 +5,14 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kubealign_dashboard.streams.hub import Hub
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_OTHER = "OTHER"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -39,7 +42,14 @@ class DashboardMetrics:
         """Add a gauge kubealign_dashboard_NAME whose value is read at each scrape."""
         Gauge(f"kubealign_dashboard_{name}", text, registry=self._registry).set_function(read)
 
+    def register(self, collector: Collector) -> None:
+        """Add the metrics of a collector."""
+        self._registry.register(collector)
+
     def record_response(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a response. Methods that no route has count as OTHER: a client may invent any number."""
+        if method not in _METHODS:
+            method = _OTHER
         self._answers.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
 

@@ -25,7 +25,9 @@ async def _until_jobs(access: ClusterAccess, count: int) -> None:
 
 
 async def test_jobs_are_mirrored_and_readiness_names_the_error() -> None:
-    listed = says({"metadata": {"resourceVersion": "5"}, "items": [_job("one", 5)]})
+    # The list has an object without a name.
+    unreadable = {"metadata": {"uid": "none", "resourceVersion": "4"}}
+    listed = says({"metadata": {"resourceVersion": "5"}, "items": [unreadable, _job("one", 5)]})
     added = streams({"type": "ADDED", "object": _job("two", 6)}, stays=True)
     may_list = asyncio.Event()
 
@@ -50,6 +52,7 @@ async def test_jobs_are_mirrored_and_readiness_names_the_error() -> None:
             await _until_jobs(access, 2)
             assert access.not_ready_reason() is None
             assert not access.watch_error()
+            assert access.unreadable_objects.labels("alignmentjobs")._value.get() == 1
             page = await access.reader.list(ListQuery("team", sort="name"))
             assert [record.ref for record in page.jobs] == [JobRef("team", "one"), JobRef("team", "two")]
     assert "limit=200" in server.asked[0][1]

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from kubealign_dashboard.app import create_app
+from kubealign_dashboard.streams.hub import StreamLimits
 from kubealign_dashboard.streams.job_feed import PollIntervals
 from support.dashboard import JOBS, LETTERS, Seen, events, site_with_jobs
 from support.memory_backend import MemoryBackend
@@ -85,13 +86,30 @@ async def test_a_stream_ends_when_its_token_expires(site: MemoryBackend) -> None
 
 
 async def test_the_number_of_streams_is_limited(site: MemoryBackend) -> None:
-    with served(create_app(access(site), poll_intervals=QUICK, max_streams=1)) as address:
+    people, limits = access(site, bob=Person("bob")), StreamLimits(total=1)
+    with served(create_app(people, poll_intervals=QUICK, stream_limits=limits)) as address:
         async with stream(address) as (_, coming):
             await anext(coming)
-            async with stream(address) as (refused, _):
+            async with stream(address, token="bob") as (refused, _):
                 assert refused.status_code == 429
                 assert refused.headers["retry-after"]
                 assert refused.headers["content-type"] == "application/problem+json"
+                assert "1 streams are open, the limit of all users" in (await refused.aread()).decode()
+
+
+async def test_one_user_does_not_take_the_streams_of_others(site: MemoryBackend) -> None:
+    people, limits = access(site, bob=Person("bob")), StreamLimits(per_caller=1)
+    with served(create_app(people, poll_intervals=QUICK, stream_limits=limits)) as address:
+        async with stream(address) as (_, coming):
+            await anext(coming)
+            async with stream(address, "/api/v1/stream") as (refused, _):
+                assert refused.status_code == 429
+                assert "jane has 1 open streams, the limit per user" in (await refused.aread()).decode()
+            async with stream(address, token="bob") as (accepted, others):
+                assert accepted.status_code == 200
+                await anext(others)
+        async with stream(address) as (again, _):
+            assert again.status_code == 200
 
 
 async def test_logs_are_followed(site: MemoryBackend) -> None:

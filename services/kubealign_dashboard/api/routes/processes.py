@@ -67,7 +67,7 @@ async def events(context: Annotated[JobRequestContext, Depends(AuthorizeJob("lis
 @router.get(
     JOB + "/logs",
     response_class=Response,
-    responses=_LINES | error_responses(404, 429),
+    responses=_LINES | error_responses(404),
     summary="Read the logs of a job's processes",
 )
 async def logs(

@@ -39,7 +39,11 @@ async def sign_out(door: AnyRequestContext, request: Request) -> Response:
     """Delete the cookie. The token itself stays valid."""
     response = Response(status_code=204)
     response.delete_cookie(
-        cookie_name(request.headers), secure=request.url.scheme == "https", httponly=True, samesite="strict"
+        cookie_name(request.headers),
+        path=API_PREFIX,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
     )
     return response
 

@@ -38,7 +38,7 @@ _LIST_EVENTS = stream_response(
 @router.get(
     JOB + "/stream",
     response_class=Response,
-    responses=_JOB_EVENTS | error_responses(404, 429),
+    responses=_JOB_EVENTS | error_responses(404),
     summary="Follow a job",
 )
 async def job(
@@ -90,7 +90,7 @@ async def job(
 @router.get(
     "/stream",
     response_class=Response,
-    responses=_LIST_EVENTS | error_responses(429),
+    responses=_LIST_EVENTS | error_responses(),
     summary="Follow the list of jobs",
 )
 async def jobs(

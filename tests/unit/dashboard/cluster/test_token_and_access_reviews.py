@@ -1,5 +1,6 @@
 """Token reviews and access reviews."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
@@ -10,7 +11,9 @@ import pytest
 from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
 from kubealign_dashboard.access import Caller
 from kubealign_dashboard.cluster.access_reviews import AccessReviews
+from kubealign_dashboard.cluster.guess_limit import GuessLimit, GuessRates
 from kubealign_dashboard.cluster.token_reviews import ClusterCaller, TokenReviews
+from kubealign_dashboard.web.problems import RequestRejected
 
 Json = dict[str, Any]
 USER = {"username": "ann", "uid": "7", "groups": ["devs"], "extra": {"scopes": ["jobs"]}}
@@ -80,6 +83,51 @@ async def test_malformed_tokens_are_not_reviewed(token: str) -> None:
     with pytest.raises(Unauthenticated):
         await TokenReviews(server).authenticate(token)
     assert not server.asked
+
+
+async def test_guessed_tokens_cause_a_limited_number_of_reviews() -> None:
+    """The address of the guesses is limited; other addresses and tokens that were accepted are not."""
+    now = 0.0
+    server = Server(lambda spec: known(spec) if spec["token"].startswith("good") else {})
+    limit = GuessLimit(GuessRates(per_address=5, total=8), clock=lambda: now)
+    tokens = TokenReviews(server, guesses=limit)
+    for number in range(20):
+        await tokens.authenticate(f"good{number}", "10.0.0.1")
+
+    async def guess(number: int, address: str) -> bool:
+        """Return False when the guess is not reviewed."""
+        try:
+            await tokens.authenticate(f"guess{number}", address)
+        except Unauthenticated:
+            return True
+        except RequestRejected as refused:
+            assert refused.status == 429
+            return False
+        raise AssertionError("a guess was accepted")
+
+    before = len(server.asked)
+    concurrent = await asyncio.gather(*(guess(number, "10.0.0.1") for number in range(30)))
+    assert sum(concurrent) == 5
+    assert len(server.asked) == before + 5
+    with pytest.raises(RequestRejected, match=r"more than 5 tokens from 10\.0\.0\.1"):
+        await tokens.authenticate("good-but-new", "10.0.0.1")
+    assert (await tokens.authenticate("good-but-new", "10.0.0.2")).name == "ann"
+    assert (await tokens.authenticate("good-but-new", "10.0.0.1")).name == "ann"
+    assert [await guess(100 + number, f"10.0.1.{number}") for number in range(5)] == [True] * 3 + [False] * 2
+    now = 12.0
+    assert await guess(200, "10.0.0.1")
+    assert not await guess(201, "10.0.0.1")
+
+
+async def test_a_known_token_is_reviewed_during_a_flood_of_guesses() -> None:
+    server = Server(lambda spec: known(spec) if spec["token"] == jwt(exp=100) else {})
+    tokens = TokenReviews(server, clock=lambda: 100.0, guesses=GuessLimit(GuessRates(per_address=1)))
+    await tokens.authenticate(jwt(exp=100), "10.0.0.1")
+    with pytest.raises(Unauthenticated):
+        await tokens.authenticate("guess", "10.0.0.1")
+    before = len(server.asked)
+    await tokens.authenticate(jwt(exp=100), "10.0.0.1")
+    assert len(server.asked) == before + 1, "its result was not cached"
 
 
 async def test_missing_rights_of_the_dashboard_are_not_blamed_on_the_caller() -> None:

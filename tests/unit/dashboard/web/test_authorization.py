@@ -10,6 +10,8 @@ from fastapi.routing import iter_route_contexts
 
 from kubealign.client.errors import Unavailable
 from kubealign_dashboard.app import create_app
+from kubealign_dashboard.cluster.access import ClusterAccess
+from kubealign_dashboard.local.access import LocalAccess
 from support.dashboard import JOBS, LETTERS, browsing, site_with_jobs
 from support.ruled_access import Person, RuledAccess, bearer
 
@@ -168,11 +170,24 @@ async def test_a_token_in_the_url_becomes_a_cookie(access: RuledAccess) -> None:
         cookie = answer.headers["set-cookie"]
         assert cookie.startswith("kubealign-token-8000=jane")
         assert "HttpOnly" in cookie and "SameSite=strict" in cookie
+        assert "Path=/api/v1;" in cookie, "no page at another port of this host gets it"
         assert (await client.get("/api/v1/session")).json()["user"] == "jane"
         wrong = await client.get("/?token=wrong")
         assert wrong.status_code == 303 and "set-cookie" not in wrong.headers
         away = await client.get("//evil.example/?token=jane")
         assert not away.headers.get("location", "").startswith("//")
+
+
+async def test_a_cluster_accepts_no_token_in_the_url(access: RuledAccess) -> None:
+    """The token would be in the log of an ingress, and a link could sign a user in as somebody else."""
+    access.accepts_token_in_url = False
+    async with browsing(create_app(access)) as client:
+        answer = await client.get("/jobs/default/sums?token=jane&step=3")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/default/sums?step=3")
+        assert "set-cookie" not in answer.headers
+        assert (await client.get("/api/v1/session")).status_code == 401
+    assert not ClusterAccess.accepts_token_in_url
+    assert LocalAccess.accepts_token_in_url
 
 
 async def test_sign_in_and_out_through_the_api(access: RuledAccess) -> None:

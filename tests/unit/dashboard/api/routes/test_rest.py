@@ -266,3 +266,16 @@ async def test_requests_are_counted_by_route(client: httpx.AsyncClient) -> None:
     route = 'route="/api/v1/namespaces/{namespace}/alignmentjobs/{name}",status="200"'
     assert f'kubealign_dashboard_requests_total{{method="GET",{route}}} 1.0' in page
     assert SUMS.name not in page
+
+
+async def test_strangers_add_no_metric_series(site: MemoryBackend) -> None:
+    async with browsing(create_app(RuledAccess(site, {}))) as client:
+        for number in range(20):
+            for path in ("/", f"/x{number}", f"/jobs/x{number}", f"/static/x{number}", f"{JOBS}/x{number}"):
+                await client.request(f"MADE{number}", path)
+                await client.get(path)
+        page = (await client.get("/metrics")).text
+    lines = [line for line in page.splitlines() if line.startswith("kubealign_dashboard_requests_total{")]
+    assert len(lines) < 10, lines
+    assert any('method="OTHER"' in line for line in lines)
+    assert "MADE" not in page and "x7" not in page
