@@ -76,13 +76,15 @@ class CertificateAuthority:
     def issue(self, role: Role, hosts: Sequence[str] = LOOPBACK) -> IssuedCertificate:
         """Issue a certificate of a role, valid as a server at `hosts` (names or addresses) and as a client.
 
+        Its DNS names include the role's server name.
+
         Raises ValueError for a host that is neither.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         identity = spiffe_id(self.job_name, role)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(role))])
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity)]
-        names += [_general_name(host) for host in hosts]
+        names += [_general_name(host) for host in (*hosts, role.server_name)]
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
             _certificate_builder(

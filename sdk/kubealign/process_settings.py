@@ -33,6 +33,14 @@ class Role(StrEnum):
     NATS = "nats"
     RUNNER = "runner"
 
+    @property
+    def server_name(self) -> str:
+        """DNS name in the role's certificates, by which a client recognises a server of the role.
+
+        No resolver knows it.
+        """
+        return f"{self}.role.kubealign"
+
 
 class ExitCode(IntEnum):
     """Exit codes of a process.

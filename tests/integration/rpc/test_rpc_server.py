@@ -127,6 +127,46 @@ async def test_allowed_role_is_answered(driver: Peer, observed: Observed) -> Non
     assert observed == [("Describe", "OK")]
 
 
+async def test_server_of_another_role_is_refused(tls: Callable[[Role], TlsFiles], trainer: Trainer) -> None:
+    """Each certificate is valid at each host of the job, so the client asks for the role of the server."""
+    stub = trainer_pb2_grpc.TrainerStub
+    async with RpcServer(
+        "127.0.0.1:0", tls(Role.REWARD), [trainer], lambda method, code, seconds: None, grace=1.0
+    ) as server:
+        await server.set_serving(True)
+        async with Peer("trainer", server.address, tls(Role.DRIVER), stub, Role.TRAINER) as peer:
+            refusal = "its certificate is not one of the role trainer"
+            with pytest.raises(Unreachable, match=refusal):
+                await peer.call("Describe", training_pb2.DescribeRequest(), timeout=20.0)
+            with pytest.raises(Unreachable, match=refusal):
+                await peer.wait_until_ready(2.0)
+
+
+async def test_server_of_the_requested_role_is_accepted(
+    server: RpcServer, tls: Callable[[Role], TlsFiles]
+) -> None:
+    await server.set_serving(True)
+    stub = trainer_pb2_grpc.TrainerStub
+    async with Peer("trainer", server.address, tls(Role.DRIVER), stub, Role.TRAINER) as peer:
+        await peer.wait_until_ready(20.0)
+        assert (await peer.call("Describe", training_pb2.DescribeRequest(), timeout=20.0)).step == 7
+
+
+async def test_jobs_of_older_releases_have_no_names_of_roles(
+    tls: Callable[[Role], TlsFiles], trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older_release:
+        older_release.setattr(Role, "server_name", property(lambda role: "localhost"))
+        files, driver_files = tls(Role.TRAINER), tls(Role.DRIVER)
+    stub = trainer_pb2_grpc.TrainerStub
+    async with (
+        RpcServer("127.0.0.1:0", files, [trainer], lambda *call: None, grace=1.0) as server,
+        Peer("trainer", server.address, driver_files, stub, Role.TRAINER) as peer,
+    ):
+        state = await peer.call("Describe", training_pb2.DescribeRequest(), timeout=20.0)
+        assert state.step == 7
+
+
 async def test_other_role_is_refused(
     server: RpcServer, tls: Callable[[Role], TlsFiles], observed: Observed
 ) -> None:

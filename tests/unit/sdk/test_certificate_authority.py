@@ -48,7 +48,7 @@ def test_certificate_names_job_role_and_hosts() -> None:
     certificate = x509.load_pem_x509_certificate(issued.certificate_pem)
     names = names_of(certificate)
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://kubealign/sums/trainer"]
-    assert names.get_values_for_type(x509.DNSName) == ["trainer.svc"]
+    assert names.get_values_for_type(x509.DNSName) == ["trainer.svc", "trainer.role.kubealign"]
     assert names.get_values_for_type(x509.IPAddress) == [ip_address("10.0.0.7")]
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH} <= set(usage)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from kubealign.backoff import restart_backoff
+from kubealign.process_settings import Role
 from kubealign.v1 import critic_pb2_grpc, trainer_pb2_grpc
 from kubealign_services.checkpoints.fence import Fence, acquire_fence
 from kubealign_services.data.prepared import load_prepared
@@ -75,12 +76,24 @@ async def serve(context: ProcessContext) -> None:
             trainer = None
             if "trainer" in settings.peers:
                 trainer = await stack.enter_async_context(
-                    Peer("trainer", settings.peers["trainer"], settings.tls, trainer_pb2_grpc.TrainerStub)
+                    Peer(
+                        "trainer",
+                        settings.peers["trainer"],
+                        settings.tls,
+                        trainer_pb2_grpc.TrainerStub,
+                        Role.TRAINER,
+                    )
                 )
             critic = None
             if "critic" in settings.peers:
                 critic = await stack.enter_async_context(
-                    Peer("critic", settings.peers["critic"], settings.tls, critic_pb2_grpc.CriticStub)
+                    Peer(
+                        "critic",
+                        settings.peers["critic"],
+                        settings.tls,
+                        critic_pb2_grpc.CriticStub,
+                        Role.CRITIC,
+                    )
                 )
             bus = await run_until_any(stack.enter_async_context(context.bus()), grace.wait_for_request())
             await stack.enter_async_context(context.serve([DriverServicer(progress)]))

@@ -8,10 +8,11 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
+from cryptography import x509
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from kubealign.process_settings import TlsFiles
+from kubealign.process_settings import Role, TlsFiles
 from kubealign_services.runtime.rpc.call_reporting import ERROR_KIND_KEY
 from kubealign_services.runtime.rpc.errors import RpcStatus, Unreachable, to_exception
 from kubealign_services.runtime.rpc.server import GRPC_OPTIONS
@@ -30,16 +31,38 @@ _PROBE_SECONDS = 5.0
 # time resolves it again only every two minutes, which cannot be configured.
 _REPLACE_CHANNEL_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
+_ERROR_SECONDS = 1.0
+# gRPC's text when the certificate has no name that the client accepts.
+_NAME_MISMATCH = "Hostname Verification Check failed"
 
 
-def connect(address: str, tls: TlsFiles) -> grpc.aio.Channel:
-    """Return a channel to host:port. The connection is made by the first call."""
+def connect(address: str, tls: TlsFiles, role: Role | None = None) -> grpc.aio.Channel:
+    """Return a channel to host:port. The connection is made by the first call.
+
+    Args:
+        role: Role that the server's certificate must have; None: any role of the job. Certificates are valid
+            for every host of the job, so the server's name in the certificate takes the place of the host.
+    """
+    certificate = tls.certificate.read_bytes()
+    options: tuple[tuple[str, int | str], ...] = _CHANNEL_OPTIONS
+    if role is not None and _names_roles(certificate):
+        options += (("grpc.ssl_target_name_override", role.server_name),)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=tls.ca.read_bytes(),
         private_key=tls.key.read_bytes(),
-        certificate_chain=tls.certificate.read_bytes(),
+        certificate_chain=certificate,
     )
-    return grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def _names_roles(certificate_pem: bytes) -> bool:
+    """Return True if the job's certificates have server names of roles.
+
+    Those of a job that an older release started have none; this process has one of them.
+    """
+    extensions = x509.load_pem_x509_certificate(certificate_pem).extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return not {role.server_name for role in Role}.isdisjoint(names.get_values_for_type(x509.DNSName))
 
 
 @dataclass(frozen=True)
@@ -82,19 +105,26 @@ class Peer:
     Args:
         name: Name of the peer in messages.
         stub: A generated `...Stub` class.
+        role: Role that the server's certificate must have; None: any role of the job.
     """
 
     def __init__(
-        self, name: str, address: str, tls: TlsFiles, stub: Callable[[grpc.aio.Channel], Any]
+        self,
+        name: str,
+        address: str,
+        tls: TlsFiles,
+        stub: Callable[[grpc.aio.Channel], Any],
+        role: Role | None = None,
     ) -> None:
         self.name = name
         self.address = address
         self._tls = tls
         self._stub_class = stub
+        self._role = role
         self._connect()
 
     def _connect(self) -> None:
-        self._channel = connect(self.address, self._tls)
+        self._channel = connect(self.address, self._tls, self._role)
         self._stub = self._stub_class(self._channel)
 
     async def call(self, method: str, request: Message, timeout: float) -> Any:
@@ -133,12 +163,30 @@ class Peer:
             if answer.serves:
                 return
             if loop.time() >= deadline:
-                raise Unreachable(
-                    f"{self.name} at {self.address} was not ready within {timeout:g} s: {answer.text}"
-                )
+                text = answer.text if answer.connected else await self._connection_error(answer.text)
+                raise Unreachable(f"{self.name} at {self.address} was not ready within {timeout:g} s: {text}")
             if not answer.connected:
                 await self._channel.close()
                 self._connect()
+
+    async def _connection_error(self, default: str) -> str:
+        """Return why the connection fails; a call that waits for the connection does not report it."""
+        stub = health_pb2_grpc.HealthStub(self._channel)
+        try:
+            await stub.Check(health_pb2.HealthCheckRequest(), timeout=_ERROR_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return self._explain(error.details() or default)
+        return default
+
+    def _explain(self, details: str) -> str:
+        """Return the details of a failed connection, with the reason if the server has another role."""
+        if self._role is None or _NAME_MISMATCH not in details:
+            return details
+        return (
+            f"its certificate is not one of the role {self._role}: another process of the job, or of another "
+            f"job, listens there ({details})"
+        )
 
     async def wait_until_unreachable(self) -> None:
         """Wait until the peer stops serving.
@@ -177,6 +225,6 @@ class Peer:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unreachable(f"{peer} did not answer {method} within {timeout:g} s")
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return Unreachable(f"{peer} could not be reached for {method}: {details}")
+            return Unreachable(f"{peer} could not be reached for {method}: {self._explain(details)}")
         kind = dict(error.trailing_metadata() or ()).get(ERROR_KIND_KEY, "")
         return to_exception(RpcStatus(code, str(kind), f"{self.name} {method}: {details}"))

@@ -109,7 +109,7 @@ def test_explain_field(run: Run) -> None:
     assert "A repository of the Hugging Face hub." in text
     assert "required" in run("explain", "spec").stdout
     assert run("explain", "aj.spec.rewards[0].weight").stdout == run("explain", "spec.rewards.weight").stdout
-    assert "Succeeded and Failed are final" in run("explain", "status.phase").stdout
+    assert "Succeeded is final, Failed until a retry is requested" in run("explain", "status.phase").stdout
     assert "  metadata" in run("explain").stdout
 
 
