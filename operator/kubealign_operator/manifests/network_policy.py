@@ -11,13 +11,21 @@ from kubealign_operator.kube_views.spec_search import spec_parts
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.metadata import object_metadata
 
+#: Every pod, as blocks of addresses do not match pods in every network plugin, and every other address except
+#: link-local ones and that of the EC2 metadata service, which hand out the node's cloud credentials.
+_ANYWHERE: list[dict[str, Any]] = [
+    {"namespaceSelector": {}},
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128", "fe80::/10"]}},
+]
+
 
 def network_policy(context: RenderContext) -> dict[str, Any]:
     """Build the NetworkPolicy.
 
     Ingress: from the job itself, and from anywhere to the metrics port, which requires a client
-    certificate. Egress: to the job itself, DNS and Redis; to anywhere only if the job downloads from a hub
-    or reports metrics to an online tracker.
+    certificate. Egress: to the job itself, DNS and Redis; to anywhere but the node's metadata service only
+    if the job downloads from a hub or reports metrics to an online tracker.
     """
     pods = {"podSelector": {"matchLabels": {names.UID_LABEL: context.uid}}}
     dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
@@ -26,6 +34,8 @@ def network_policy(context: RenderContext) -> dict[str, Any]:
         {"ports": dns},
         {"ports": [{"protocol": "TCP", "port": context.platform.redis_port}]},
     ]
+    if uses_hub(context.job) or uses_online_tracker(context.job):
+        egress.append({"to": _ANYWHERE})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -40,7 +50,7 @@ def network_policy(context: RenderContext) -> dict[str, Any]:
                     "ports": [{"protocol": "TCP", "port": METRICS_PORT}],
                 },
             ],
-            "egress": [{}] if uses_hub(context.job) or uses_online_tracker(context.job) else egress,
+            "egress": egress,
         },
     }
 
