@@ -69,7 +69,8 @@ class LocalNatsServer:
         try:
             await reader.readline()
             await writer.start_tls(self._ssl_context(), server_hostname=LOOPBACK)
-            login = {"user": NATS_USER, "pass": self.password, "verbose": False, "tls_required": True}
+            # The user is that of the certificate.
+            login = {"pass": self.password, "verbose": False, "tls_required": True}
             writer.write(b"CONNECT " + json.dumps(login).encode() + b"\r\nPING\r\n")
             await writer.drain()
             answer = await reader.readline()
