@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubealign.nats_permissions import NATS_PERMISSIONS, NatsPermissions, nats_user
+from kubealign.access.nats_permissions import NATS_PERMISSIONS, NatsPermissions, nats_user
 from kubealign.process_settings import TlsFiles
 
 #: Name that clients send with the password; the server takes the user from the certificate instead.

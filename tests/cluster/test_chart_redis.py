@@ -20,7 +20,7 @@ from cluster.support.daemon import Daemon
 from cluster.support.helm import Helm, of_kind
 from cluster.support.platform import redis_with_tls
 from cluster.support.programs import find
-from kubealign.redis_acl import READER_COMMANDS, command_rules
+from kubealign.access.redis_acl import READER_COMMANDS, command_rules
 from support.free_address import free_port
 from support.redis_programs import redis_7
 

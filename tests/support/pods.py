@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kubealign import pod_contract
-from kubealign.certificate_authority import CertificateAuthority
+from kubealign.access.certificate_authority import CertificateAuthority
 from kubealign.local.processes.fork_server import ChildProcess, ForkServer
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 from kubealign.local.servers.redis import LocalRedisServer

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role, TlsFiles
 from kubealign.spec.sections.engines import Engine, TorchEngineSpec
 from kubealign.spec.sections.rollout import RefitSpec, Rollout, WeightEncoding

@@ -18,7 +18,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import ProcessSettings, Role, TlsFiles
 from kubealign.spec.sections.rollout import RefitSpec, WeightEncoding, WeightTransport
 from kubealign.v1 import refit_pb2
@@ -38,7 +38,7 @@ _ANSWER_SECONDS = 60.0
 _PIECES = 16
 _PRELOADED = (
     "torch",
-    "kubealign.certificate_authority",
+    "kubealign.access.certificate_authority",
     "kubealign_services.weights.receive.receiver_factory",
     "kubealign_services.weights.transfer.collective.sender",
     "kubealign_services.runtime.rpc.server",

@@ -30,7 +30,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Rules of the dashboard's user: READER_COMMANDS of sdk/kubealign/redis_acl.py. */}}
+{{/* Rules of the dashboard's user: READER_COMMANDS of sdk/kubealign/access/redis_acl.py. */}}
 {{- define "kubealign.redis.dashboardRules" -}}
 ~kubealign:* resetchannels -@all +ping +hmget +getrange +xrange +xrevrange
 {{- end }}

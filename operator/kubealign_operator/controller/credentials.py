@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from kubealign.certificate_authority import CertificateAuthority
+from kubealign.access.certificate_authority import CertificateAuthority
 from kubealign.pod_contract import CA_FILE, NATS_PASSWORD_FILE, REDIS_CA_FILE, REDIS_PASSWORD_FILE
 from kubealign_operator.kube_views.ownership import owner_uid
 from kubealign_operator.planner.plan import CredentialsRequest

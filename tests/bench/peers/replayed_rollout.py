@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.local.processes.ports import PortAllocator
 from kubealign.local.servers.nats import LocalNatsServer
 from kubealign.process_settings import NatsAccess, Role, TlsFiles

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import NatsAccess, ProcessSettings, RedisAccess, Role
 from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import NatsAccess, Role, TlsFiles
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
 from kubealign_services.messaging.retention_limits import Bounds

@@ -11,9 +11,9 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.nats_permissions import inbox_prefix
 from kubealign.local.servers.nats import LocalNatsServer
-from kubealign.nats_permissions import inbox_prefix
 from kubealign.process_settings import NatsAccess, Role, TlsFiles
 from kubealign_services.messaging.contract import BusUnavailable
 from kubealign_services.messaging.jetstream.bus import JetStreamBus

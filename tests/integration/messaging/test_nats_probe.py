@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.nats_config import NatsConfig, find_nats_server
 from kubealign.pod_contract import NATS_PROBE_MODULE
 from kubealign.process_settings import Role

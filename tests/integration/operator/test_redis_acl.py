@@ -13,8 +13,8 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from cluster.support.redis_process import RedisProcess
+from kubealign.access.redis_acl import READER_COMMANDS, command_rules
 from kubealign.local.servers.redis import LocalRedisServer
-from kubealign.redis_acl import READER_COMMANDS, command_rules
 from kubealign_operator.controller.config import RedisConfig
 from kubealign_operator.controller.platform_redis.server import PlatformRedis
 from support.free_address import free_port

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import ExitCode, NatsAccess, ProcessSettings, RedisAccess, Role
 from kubealign.v1 import training_pb2
 from kubealign.v1.trainer_pb2_grpc import TrainerStub

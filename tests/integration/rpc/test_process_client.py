@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.client.errors import Conflict, Forbidden, NotPossible, Unavailable
 from kubealign.client.process_calls.local_process import LocalProcess
 from kubealign.client.process_calls.methods import find_method

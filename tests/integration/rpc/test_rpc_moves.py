@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role
 from kubealign.v1 import trainer_pb2_grpc, training_pb2
 from kubealign_services.runtime.rpc import client

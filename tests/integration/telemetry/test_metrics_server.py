@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role, TlsFiles
 from kubealign_services.runtime.rpc.server import PortInUse
 from kubealign_services.telemetry.metrics import MetricsServer, ProcessMetrics

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kubealign import read_model as reading
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.local.servers.redis import LocalRedisServer
 from kubealign.process_settings import RedisAccess, Role
 from kubealign_services.telemetry.read_model_writer import ReadModelWriter

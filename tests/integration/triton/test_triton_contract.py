@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role, TlsFiles
 from kubealign.spec.sections.engines import TorchEngineSpec
 from kubealign.spec.sections.rollout import InFlightPolicy

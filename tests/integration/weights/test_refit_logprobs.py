@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role
 from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.precision import Precision

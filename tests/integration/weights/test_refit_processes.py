@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.local.servers.nats import LocalNatsServer
 from kubealign.process_settings import Role
 from kubealign.spec.sections.precision import Precision

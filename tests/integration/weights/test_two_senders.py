@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from kubealign.certificate_authority import CertificateAuthority, write_tls
+from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role, TlsFiles
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import WeightEncoding, WeightTransport

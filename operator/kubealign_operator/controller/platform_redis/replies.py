@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kubealign.redis_acl import WRITER_COMMANDS, command_rules
+from kubealign.access.redis_acl import WRITER_COMMANDS, command_rules
 from kubealign_operator import names
 from kubealign_operator.controller.kube.ownership import JobKey
 

@@ -14,7 +14,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from kubealign.redis_acl import WRITER_COMMANDS, command_rules, prefix_pattern
+from kubealign.access.redis_acl import WRITER_COMMANDS, command_rules, prefix_pattern
 from kubealign.redis_replies import ReplyTooLarge, bounded_redis
 from kubealign_operator import names
 from kubealign_operator.controller.config import RedisConfig

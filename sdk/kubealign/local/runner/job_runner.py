@@ -209,7 +209,7 @@ class JobRunner:
         self._events.append(status.phase, message, RunEventType.WARNING if failed else RunEventType.NORMAL)
 
     def _prepare_run_directory(self) -> None:
-        from kubealign.certificate_authority import CertificateAuthority, write_tls
+        from kubealign.access.certificate_authority import CertificateAuthority, write_tls
 
         self._folder.create()
         self._folder.write_job(self._job.model_dump_json(by_alias=True, indent=2))

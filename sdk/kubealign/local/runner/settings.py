@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubealign.access.nats_permissions import inbox_prefix
 from kubealign.local.processes.cpu import compute_threads, computes_in_turns, should_yield_cpu
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 from kubealign.local.run_dir.layout import RunDirectory
-from kubealign.nats_permissions import inbox_prefix
 from kubealign.process_settings import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob

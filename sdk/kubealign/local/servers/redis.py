@@ -7,10 +7,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubealign.access.redis_acl import READER_COMMANDS, WRITER_COMMANDS, command_rules, prefix_pattern
 from kubealign.local.errors import RunRefused
 from kubealign.local.processes.ports import LOOPBACK
 from kubealign.process_settings import RedisAccess
-from kubealign.redis_acl import READER_COMMANDS, WRITER_COMMANDS, command_rules, prefix_pattern
 
 USER = "job"
 

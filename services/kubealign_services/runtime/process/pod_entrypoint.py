@@ -15,9 +15,9 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
+from kubealign.access.nats_permissions import inbox_prefix
 from kubealign.library_environment import library_environment
 from kubealign.nats_config import NATS_USER
-from kubealign.nats_permissions import inbox_prefix
 from kubealign.pod_contract import (
     ENV_CPUS,
     ENV_SETTINGS,

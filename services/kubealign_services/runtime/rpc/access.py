@@ -40,8 +40,9 @@ def allowed_roles(method: str) -> frozenset[str]:
 
 
 def certificate_role(names: Iterable[bytes]) -> str | None:
-    """Return the role in a certificate's subject alternative names (see kubealign.certificate_authority), or
-    None.
+    """Return the role in a certificate's subject alternative names, or None.
+
+    See kubealign.access.certificate_authority.
     """
     for name in names:
         identity = name.decode(errors="replace")

@@ -6,7 +6,7 @@ import ssl
 from datetime import timedelta
 from pathlib import Path
 
-from kubealign.certificate_authority import CertificateAuthority
+from kubealign.access.certificate_authority import CertificateAuthority
 from kubealign.process_settings import Role
 from kubealign_dashboard.cluster import certificate_reload as module
 from kubealign_dashboard.cluster.certificate_reload import reload_on_change

@@ -3,7 +3,7 @@
 import pytest
 from google.protobuf import descriptor_pool
 
-from kubealign.certificate_authority import spiffe_id
+from kubealign.access.certificate_authority import spiffe_id
 from kubealign.process_settings import Role
 from kubealign.v1 import critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, sender_pb2, trainer_pb2
 from kubealign_services.runtime.rpc.access import allowed_roles, certificate_role, denial_reason

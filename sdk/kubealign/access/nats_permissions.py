@@ -28,7 +28,10 @@ class NatsPermissions:
 
 
 def nats_user(role: Role) -> str:
-    """Return the user of a role: the subject of its certificate (see kubealign.certificate_authority)."""
+    """Return the user of a role: the subject of its certificate.
+
+    See kubealign.access.certificate_authority.
+    """
     return f"CN={role}"
 
 
