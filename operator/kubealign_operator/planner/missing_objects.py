@@ -15,8 +15,8 @@ from kubealign_operator.manifests.service import service
 from kubealign_operator.planner.plan import CredentialsRequest
 from kubealign_operator.planner.snapshot import JobSnapshot
 
-_AFTER_DEADLINE = timedelta(days=30)
-_WITHOUT_DEADLINE = timedelta(days=3650)
+#: Not the job's deadline, which may be raised while the job runs and does not pass while it is suspended.
+_LIFETIME = timedelta(days=3650)
 
 
 def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[str, Any]]:
@@ -37,16 +37,12 @@ def missing_credentials(snapshot: JobSnapshot, context: RenderContext) -> Creden
 
 
 def credentials_request(context: RenderContext, processes: Sequence[Process]) -> CredentialsRequest:
-    """Request credentials for every role in use and for the bus; they outlive the job's deadline."""
-    deadline = context.job.spec.lifecycle.active_deadline_seconds
-    lifetime = _WITHOUT_DEADLINE
-    if deadline is not None and deadline < _WITHOUT_DEADLINE.total_seconds():
-        lifetime = timedelta(seconds=deadline) + _AFTER_DEADLINE
+    """Request credentials for every role in use and for the bus; they outlive every job."""
     name = names.credentials(context.name)
     return CredentialsRequest(
         name=name,
         roles=tuple(sorted({process.role for process in processes} | {Role.NATS})),
         hosts=(names.host(context.name, context.namespace, "*"), "localhost", "127.0.0.1"),
-        lifetime=lifetime,
+        lifetime=_LIFETIME,
         metadata=object_metadata(context, name),
     )
