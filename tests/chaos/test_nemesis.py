@@ -8,6 +8,7 @@ from support.chaos.checker import check_run
 from support.chaos.job import write_chaos_job
 from support.chaos.nemesis import Nemesis, proxied
 from support.chaos.schedule import make_schedule
+from support.chaos.small_disk import small_disk
 from support.running import RunningJobs
 from support.tiny_jobs import set_pace
 
@@ -19,9 +20,13 @@ LONGEST_FAULT_SECONDS = 90.0
 
 @pytest.mark.timeout(3600)
 def test_each_fault_ends_in_recovery(tmp_path: Path, seed: int) -> None:
-    faults = make_schedule(seed, FAULTS, LONGEST_FAULT_SECONDS)
     jobs = write_chaos_job(tmp_path, STEPS, PACE)
-    with proxied(tmp_path), RunningJobs(jobs, tmp_path / "runs") as run:
+    with (
+        small_disk(tmp_path / "runs") as is_small,
+        proxied(tmp_path),
+        RunningJobs(jobs, tmp_path / "runs") as run,
+    ):
+        faults = make_schedule(seed, FAULTS, LONGEST_FAULT_SECONDS, with_small_disk=is_small)
         run.wait_for_step("chaos", 2)
         nemesis = Nemesis(run, tmp_path, PACE)
         nemesis.inject(faults)

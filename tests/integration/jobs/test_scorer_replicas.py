@@ -8,9 +8,10 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from support.running import RunningJobs, alive, children
+from support.running import RunningJobs, alive
 from support.tiny_jobs import write_jobs, write_reward
 from support.tiny_rewards import policy_folder, reward_folder
 
@@ -28,8 +29,15 @@ import time
 
 FOLDER = pathlib.Path({folder!r})
 
+def worker():
+    # The id of the reward's process: the parent of the supervisor that is this process's parent.
+    status = pathlib.Path(f"/proc/{{os.getppid()}}/stat").read_text()
+    return status.rpartition(")")[2].split()[1]
+
+WORKER = worker()
+
 def record(event, rows):
-    with (FOLDER / f"{{os.getppid()}}.{{event}}").open("a") as file:
+    with (FOLDER / f"{{WORKER}}.{{event}}").open("a") as file:
         file.write(json.dumps(rows) + "\\n")
 
 def reward(prompts, responses, number):
@@ -89,7 +97,7 @@ def test_two_replicas_share_the_rows_and_one_may_be_killed(tmp_path: Path) -> No
         assert {"reward-shared-0", "reward-shared-1", "reward-single-0"} <= processes.keys()
         killed, survivor = (processes[f"reward-letters-{replica}"]["pid"] for replica in (1, 0))
         assert calls.rows("begun").keys() == {killed, survivor}
-        victims = [killed, *children(killed)]
+        victims = [killed, *(child.pid for child in psutil.Process(killed).children(recursive=True))]
         os.kill(killed, signal.SIGKILL)
         run.wait_until("the end of the killed function", lambda: not alive(victims), 30)
         calls.release()

@@ -194,15 +194,17 @@ async def test_versions_reach_local_and_remote_processes_through_a_kill_and_a_la
     async with stage.broadcast(fence=1, min_replicas=1, replicas=2, timeout=60) as broadcast:
         report = await broadcast.publish(10)
         assert set(report.committed) == {"far"}, stage.logs()
-        # A late worker takes the current version, which restores the quorum of two.
-        stage.worker("late")
-        deliveries: list[Any] = []
-        while not deliveries:
-            deliveries = await stage.bus.pull("refit-acks", "test", 8, 30.0)
-            heard = [refit_pb2.RefitAcknowledgement.FromString(delivery.data) for delivery in deliveries]
-            deliveries = [answer for answer in heard if answer.worker == "late"]
-        (answer,) = deliveries
-        assert (answer.weights.version, answer.error, answer.transport) == (10, "", "shared_memory")
+    # A late worker takes the current version, which restores the quorum of two.
+    stage.worker("late")
+    answers: list[refit_pb2.RefitAcknowledgement] = []
+    while not answers:
+        for delivery in await stage.bus.pull("refit-acks", "driver", 8, 30.0):
+            answer = refit_pb2.RefitAcknowledgement.FromString(delivery.data)
+            await delivery.ack()
+            if answer.worker == "late":
+                answers.append(answer)
+    (answer,) = answers
+    assert (answer.weights.version, answer.error, answer.transport) == (10, "", "shared_memory")
     stage.step()
     async with stage.broadcast(fence=2, min_replicas=2, replicas=2, timeout=60) as broadcast:
         report = await broadcast.publish(10)

@@ -57,6 +57,9 @@ class Nemesis:
             self._wait_for_recovery(fault)
 
     def _inject(self, fault: Fault) -> None:
+        if fault.kind is FaultKind.FILL_DISK:
+            self._fill_disk(fault.seconds)
+            return
         pid = self._pid(fault.target)
         match fault.kind:
             case FaultKind.KILL:
@@ -76,6 +79,14 @@ class Nemesis:
                 store = self._run.folder(NAME) / "nats" / "store"
                 store.rename(store.with_name(f"lost-{time.monotonic_ns()}"))
                 _send(pid, signal.SIGKILL)
+
+    def _fill_disk(self, seconds: float) -> None:
+        filler = self._run.runs / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        time.sleep(seconds)
+        filler.unlink()
 
     def _pid(self, name: str) -> int:
         """Return the process id, once the process runs."""

@@ -15,6 +15,8 @@ class FaultKind(StrEnum):
     DELAY = "delay"
     CUT = "cut"
     HALF_OPEN = "half-open"
+    #: Only in a run whose folder is a small disk.
+    FILL_DISK = "fill-disk"
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,28 @@ _WEIGHTS = {
     **dict.fromkeys(NETWORK_KINDS, 2),
 }
 _SERVERS = ("nats", "redis")
+#: Seconds for which the disk stays full.
+_FULL_SECONDS = 10.0
 
 
 def make_schedule(
-    seed: int, count: int, longest_fault: float, targets: Sequence[str] = PROCESSES
+    seed: int,
+    count: int,
+    longest_fault: float,
+    targets: Sequence[str] = PROCESSES,
+    *,
+    with_small_disk: bool = False,
 ) -> list[Fault]:
-    """Return `count` faults, which take between 1 s and `longest_fault` seconds, short times more often."""
+    """Return `count` faults, which take between 1 s and `longest_fault` seconds, short times more often.
+
+    Args:
+        with_small_disk: One of the faults fills the disk of the run.
+    """
     generator = random.Random(seed)
-    return [_make_fault(generator, longest_fault, targets) for _ in range(count)]
+    faults = [_make_fault(generator, longest_fault, targets) for _ in range(count)]
+    if with_small_disk:
+        faults[generator.randrange(count)] = Fault(FaultKind.FILL_DISK, "disk", _FULL_SECONDS)
+    return faults
 
 
 def _make_fault(generator: random.Random, longest_fault: float, targets: Sequence[str]) -> Fault:
