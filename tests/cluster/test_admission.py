@@ -156,7 +156,9 @@ def test_every_field_of_the_status_can_be_stored(
         "completionTime": now,
         "activeSince": now,
         "activeSeconds": 1.5,
+        "restartsSinceStep": 0,
         "restarts": 1,
+        "retry": "once",
         "attempts": {"trainer": 1},
         "dependencies": [{"name": "base", "claimName": "runs", "path": "base/result"}],
         "roles": [{"name": "trainer", "replicas": 1, "ready": 0}],
@@ -164,6 +166,7 @@ def test_every_field_of_the_status_can_be_stored(
         "selector": "a=b",
         "conditions": [condition | {"message": "", "observedGeneration": 1}],
         "result": {"claimName": "runs", "path": "sums/result"},
+        "checkpointSource": {"claimName": "runs", "path": "base-1a2b3c4d"},
     }
     assert set(status) == set(document_fields(AlignmentJobStatus))
     door.create(whole_job("sft"))

@@ -133,6 +133,7 @@ def test_a_release_is_installed_upgraded_and_uninstalled(
     assert set(json.loads(secret_after)) == {
         "operator-password",
         "dashboard-password",
+        "probe-password",
         "users.acl",
         "ca.crt",
         "tls.crt",

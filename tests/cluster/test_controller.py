@@ -60,6 +60,8 @@ def test_a_standby_takes_over(team: Team, simulated: SimulatedKubelet, tmp_path:
         with OperatorProcess(*where, name="second") as second:
             team.apply(sft("one"))
             team.until_phase("one", "Running")
+            # The phase is written before the driver's pod is created.
+            team.until(lambda: "one-driver" in team.pods(), "the driver's pod")
             before = team.pods()
             assert not second.leads
             first.daemon.kill()
