@@ -13,7 +13,7 @@ from kubealign_operator.kube_views.observed_job import PodView
 from kubealign_operator.planner.plan import PodDeletion
 from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
 from kubealign_operator.planner.restart_policy import retain_until
-from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 
 #: The index of a worker, in the name of each of its pods.
 _WORKER_INDEX = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
@@ -73,6 +73,17 @@ def delete_pods(pods: Iterable[PodView], grace_seconds: int | None = None) -> li
     return [
         PodDeletion(pod.name, pod.uid, grace_seconds) for pod in pods if not pod_state.is_terminating(pod)
     ]
+
+
+def delete_all_pods(snapshot: JobSnapshot) -> tuple[list[PodDeletion], list[datetime]]:
+    """Delete the driver, which needs the other pods to save a checkpoint, and after its end all others.
+
+    Returns:
+        The deletions, and the times at which further ones become overdue.
+    """
+    overdue, requeue_at = force_overdue_deletions(snapshot)
+    driver = live_pods(snapshot.pods_in_group(names.DRIVER))
+    return [*overdue, *delete_pods(driver or snapshot.pods)], requeue_at
 
 
 def force_overdue_deletions(snapshot: JobSnapshot) -> tuple[list[PodDeletion], list[datetime]]:

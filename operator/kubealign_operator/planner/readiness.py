@@ -111,6 +111,18 @@ def lost_pod_reason(snapshot: JobSnapshot) -> FailureReason | None:
     return None
 
 
+def removal_obstacle(snapshot: JobSnapshot) -> str:
+    """Return what the removal of all pods waits for, in words that follow a colon."""
+    lost = lost_pod_reason(snapshot)
+    if lost is not None:
+        return lost.message
+    blocked = [pod for pod in snapshot.pods if pod_state.is_blocked_by_finalizers(pod, snapshot.now)]
+    if blocked:
+        return failure_reasons.blocking_finalizers(blocked[0])
+    remaining = ", ".join(sorted({snapshot.process_name(pod) for pod in snapshot.pods})[:_MAX_NAMED])
+    return f"waits for {remaining} to end"
+
+
 def refused_object_reason(snapshot: JobSnapshot) -> FailureReason | None:
     """Return why the Service, Secret or ConfigMap could not be created: no pod works without them."""
     for name in (

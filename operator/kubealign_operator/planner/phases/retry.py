@@ -6,9 +6,6 @@ has not finished is recorded too, so that it does not retry a later failure.
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
-from kubealign_operator import names
-from kubealign_operator.kube_views import pod_state
-from kubealign_operator.planner.failure_reasons import blocking_finalizers
 from kubealign_operator.planner.phases.finished import deadline_failure, plan_finished
 from kubealign_operator.planner.plan import (
     COMPLETE,
@@ -19,9 +16,9 @@ from kubealign_operator.planner.plan import (
     PlannedEvent,
     desired_condition,
 )
-from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
-from kubealign_operator.planner.readiness import lost_pod_reason
-from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
+from kubealign_operator.planner.pod_actions import delete_all_pods
+from kubealign_operator.planner.readiness import removal_obstacle
+from kubealign_operator.planner.snapshot import JobSnapshot
 
 RETRIED = "Retried"
 RETRY_REFUSED = "RetryRefused"
@@ -103,21 +100,11 @@ def _plan_refusal(snapshot: JobSnapshot, phase: JobPhase, refusal: str) -> Decis
 
 def _plan_removal(snapshot: JobSnapshot) -> Decision:
     """Decide on a job whose pods must be gone before it starts again. The driver is deleted first."""
-    overdue, requeue_at = force_overdue_deletions(snapshot)
-    driver = live_pods(snapshot.pods_in_group(names.DRIVER))
-    blocked = [pod for pod in snapshot.pods if pod_state.is_blocked_by_finalizers(pod, snapshot.now)]
-    lost = lost_pod_reason(snapshot)
-    if lost is not None:
-        obstacle = lost.message
-    elif blocked:
-        obstacle = blocking_finalizers(blocked[0])
-    else:
-        remaining = ", ".join(sorted({snapshot.process_name(pod) for pod in snapshot.pods})[:3])
-        obstacle = f"waits for {remaining} to end"
+    deletions, requeue_at = delete_all_pods(snapshot)
     return Decision(
         JobPhase.FAILED,
         snapshot.previous_status.message or "",
-        conditions=(desired_condition(READY, False, "Ending", f"retry: {obstacle}"),),
-        delete=(*overdue, *delete_pods(driver or snapshot.pods)),
+        conditions=(desired_condition(READY, False, "Ending", f"retry: {removal_obstacle(snapshot)}"),),
+        delete=tuple(deletions),
         requeue_at=tuple(requeue_at),
     )

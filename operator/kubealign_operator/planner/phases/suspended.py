@@ -5,30 +5,18 @@ The driver is deleted first: it needs the other pods to save a checkpoint.
 
 from kubealign.spec.status import JobPhase, RoleStatus
 from kubealign_operator import names
-from kubealign_operator.kube_views import pod_state
-from kubealign_operator.planner.failure_reasons import blocking_finalizers
 from kubealign_operator.planner.plan import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
-from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
+from kubealign_operator.planner.pod_actions import delete_all_pods, delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds
-from kubealign_operator.planner.readiness import lost_pod_reason
+from kubealign_operator.planner.readiness import lost_pod_reason, removal_obstacle
 from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 
 
 def plan_suspending(snapshot: JobSnapshot) -> Decision:
     """Decide on a job that still has pods to stop."""
-    overdue, requeue_at = force_overdue_deletions(snapshot)
-    driver = live_pods(snapshot.pods_in_group(names.DRIVER))
-    if driver:
-        deletions, message = delete_pods(driver), "suspending: the driver saves a checkpoint"
-    else:
-        remaining = ", ".join(sorted({snapshot.process_name(pod) for pod in snapshot.pods})[:3])
-        deletions, message = delete_pods(snapshot.pods), f"suspending: waits for {remaining} to end"
-        blocked = [pod for pod in snapshot.pods if pod_state.is_blocked_by_finalizers(pod, snapshot.now)]
-        if blocked:
-            message = f"suspending: {blocking_finalizers(blocked[0])}"
-    lost = lost_pod_reason(snapshot)
-    if lost is not None:
-        message = f"suspending: {lost.message}"
+    deletions, requeue_at = delete_all_pods(snapshot)
+    is_saving = bool(live_pods(snapshot.pods_in_group(names.DRIVER))) and lost_pod_reason(snapshot) is None
+    message = f"suspending: {'the driver saves a checkpoint' if is_saving else removal_obstacle(snapshot)}"
     return Decision(
         JobPhase.SUSPENDING,
         message,
@@ -36,7 +24,7 @@ def plan_suspending(snapshot: JobSnapshot) -> Decision:
             desired_condition(SUSPENDED, False, "Suspending", message),
             desired_condition(READY, False, "Suspending"),
         ),
-        delete=(*overdue, *deletions),
+        delete=tuple(deletions),
         requeue_at=tuple(requeue_at),
     )
 
