@@ -91,13 +91,7 @@ def test_an_exhausted_budget_fails_the_job() -> None:
     for _ in range(3):
         assert cluster.phase == "Running"
         cluster.pass_time(40)
-        cluster.end("sft-trainer-0", 1, "ValueError: x")
-        cluster.settle()
-        cluster.pass_time(40)
-        cluster.settle()
-        if cluster.phase == "Running":
-            cluster.serve()
-            cluster.settle()
+        _crash(cluster)
     assert cluster.phase == "Failed"
     assert cluster.message == (
         "trainer-0 ended with code 1: ValueError: x; all 2 restarts are used up (lifecycle.maxRestarts)"
@@ -105,10 +99,8 @@ def test_an_exhausted_budget_fails_the_job() -> None:
     assert cluster.job["status"]["restarts"] == 2
 
 
-def _crash_at(cluster: Cluster, step: int) -> None:
-    cluster.progress = DriverProgress(step=step)
-    cluster.pass_time(100)
-    cluster.settle()
+def _crash(cluster: Cluster) -> None:
+    """End the trainer, and let its successor serve if the job goes on."""
     cluster.end("sft-trainer-0", 1, "ValueError: x")
     cluster.settle()
     cluster.pass_time(40)
@@ -116,6 +108,13 @@ def _crash_at(cluster: Cluster, step: int) -> None:
     if cluster.phase == "Running":
         cluster.serve()
         cluster.settle()
+
+
+def _crash_at(cluster: Cluster, step: int) -> None:
+    cluster.progress = DriverProgress(step=step)
+    cluster.pass_time(100)
+    cluster.settle()
+    _crash(cluster)
 
 
 def test_progress_refills_the_budget() -> None:

@@ -123,16 +123,8 @@ async def test_a_second_delivery_is_not_generated_twice() -> None:
     """
     bus, engine = MemoryBus(), Engine()
     other = bus.new_connection()
-    item = rollout_pb2.WorkItem(
-        fence=1,
-        group_id="0/3",
-        prompt_tokens=[1],
-        samples=2,
-        seeds=[1, 2],
-        sampling=rollout_pb2.Sampling(max_tokens=4, temperature=1.0, top_p=1.0),
-        deadline=time.time() + 60,
-        purpose="train",
-    )
+    item = work_item()
+    item.deadline = time.time() + 60
     engine.may_finish = lambda finished: finished < 1
     async with working(bus, engine):
         await other.publish("work", item.SerializeToString(), "1")
