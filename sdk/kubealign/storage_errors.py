@@ -13,7 +13,7 @@ STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE}
 STORAGE_WAIT_PREFIX = "storage: "
 
 
-# How libraries in Rust (safetensors, tokenizers) report an error of the system.
+# Form in which libraries in Rust (safetensors, tokenizers) report an error of the system.
 _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 
 

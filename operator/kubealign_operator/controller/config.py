@@ -42,7 +42,7 @@ class PlatformConfig(_Section):
 
 
 class RedisQuota(_Section):
-    """What one job may store in Redis before its metrics there are removed."""
+    """Limit of what one job stores in Redis, beyond which its metrics there are removed."""
 
     max_keys: int = Field(10_000, ge=1, description="Keys of a job: three, and one for each process.")
     max_bytes: int = Field(

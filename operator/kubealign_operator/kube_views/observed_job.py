@@ -125,7 +125,7 @@ class ObservedState:
 
     #: The AlignmentJob as JSON: metadata, spec, status.
     job: Mapping[str, Any]
-    #: Why parts of the AlignmentJob are missing; empty: none are.
+    #: Reason why parts of the AlignmentJob are missing; empty: none are.
     unreadable: str = ""
     #: The pods whose labels name this job.
     pods: tuple[PodView, ...] = ()

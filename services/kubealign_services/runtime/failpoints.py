@@ -21,7 +21,7 @@ from pathlib import Path
 FILE = "failpoints.json"
 #: Folder with one empty file for each entry that has taken effect, named by its index.
 FIRED_FOLDER = "failpoints.fired"
-#: How long the action Stop stops the process.
+#: Time for which the action Stop stops the process.
 STOP_SECONDS = 20.0
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Failpoint(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens at a failpoint: SIGKILL, SIGSTOP for STOP_SECONDS, or an OSError."""
+    """Effect of a failpoint: SIGKILL, SIGSTOP for STOP_SECONDS, or an OSError."""
 
     KILL = "Kill"
     STOP = "Stop"

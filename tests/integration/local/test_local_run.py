@@ -45,7 +45,7 @@ async def test_starts_in_order_and_ends_with_the_driver(place: Place) -> None:
     servers = [begun.pid("nats"), begun.pid("redis")]
     memory = shared_memory(place.folder.root)
     assert mode(memory) == mode(place.folder.root) == 0o700
-    # What processes write is their owner's only, wherever it is.
+    # Files that processes write are their owner's only, in any folder.
     assert mode(place.path / "events.jsonl") == 0o600
     assert {mode(path) for path in place.folder.settings.glob("*.json")} == {0o600}
 

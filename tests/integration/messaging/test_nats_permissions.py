@@ -1,4 +1,4 @@
-"""What each role may do on a real NATS server with the configuration of a job."""
+"""Permissions of each role on a real NATS server with the configuration of a job."""
 
 import asyncio
 import ssl

@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Disturbance(StrEnum):
-    """What happens to a link.
+    """Disturbance of a link.
 
     DELAY: each chunk is forwarded half a second late. CUT: connections are closed, and new ones too.
     HALF_OPEN: connections stay open and new ones are accepted, but nothing is forwarded.

@@ -41,7 +41,7 @@ class Cluster:
     refusals: dict[str, str] = field(default_factory=dict)
     dependencies: dict[str, DependencyView | None] = field(default_factory=dict)
     circle: tuple[str, ...] = ()
-    #: Why parts of the job are missing.
+    #: Reason why parts of the job are missing.
     unreadable: str = ""
     progress: DriverProgress | None = None
     platform: Platform = PLATFORM

@@ -42,7 +42,7 @@ class WatchedJob:
     packed_spec: bytes
     #: Names of the jobs in the namespace whose results it reads.
     dependencies: frozenset[str]
-    #: Why parts of the object are missing; empty: none are.
+    #: Reason why parts of the object are missing; empty: none are.
     unreadable: str = ""
 
     def document(self) -> Json:

@@ -3,7 +3,7 @@
 import asyncio
 import faulthandler
 
-#: As many seconds as the kubelet waits for the answer to a liveness probe.
+#: The kubelet waits as long for the answer to a liveness probe.
 BLOCKED_SECONDS = 120.0
 
 

@@ -128,11 +128,11 @@ def test_a_job_that_succeeded_is_not_retried() -> None:
     cluster.start()
     cluster.end(cluster.name("driver"), 0)
     cluster.settle()
-    made = list(cluster.made)
+    before = list(cluster.made)
     _request(cluster, "a")
     cluster.settle()
     _end_all(cluster)
-    assert (cluster.phase, cluster.made) == ("Succeeded", made)
+    assert (cluster.phase, cluster.made) == ("Succeeded", before)
     assert _reasons(cluster).count("RetryRefused") == 1
 
 

@@ -230,9 +230,9 @@ def test_large_specs_and_annotations_take_little_memory() -> None:
             item["spec"]["data"] = {"prompts": {"source": {"values": rows}}}
             yield item
 
-    whole: list[Json] = []
+    documents: list[Json] = []
     jobs = JobStore(Told())
-    assert 10 * _retained_bytes(jobs.put, items()) < _retained_bytes(whole.append, items())
+    assert 10 * _retained_bytes(jobs.put, items()) < _retained_bytes(documents.append, items())
     job = jobs.get(JobKey("team", "job-3"))
     assert job is not None
-    assert job.document()["spec"] == whole[3]["spec"]
+    assert job.document()["spec"] == documents[3]["spec"]

@@ -91,7 +91,7 @@ def test_the_choice_of_the_newest_checkpoint_is_kept(parent: Path, tmp_path: Pat
     (next((parent / "commits").glob("step-00000004*")) / "trainer" / "shard").write_text("weights of 4")
     again = _fence(fence.run_dir)
     assert load_parent_checkpoint(job, parent, again, 10).manifest.step == 2
-    # What was taken over is not compared again: the parent may be deleted.
+    # A checkpoint that was taken over is not compared again: the parent may be deleted.
     check_parent(job, tmp_path / "gone", fence.run_dir)
 
 
