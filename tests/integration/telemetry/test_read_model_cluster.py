@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,6 +14,7 @@ from kubealign.access.certificate_authority import CertificateAuthority, write_t
 from kubealign.local.servers.redis import LocalRedisServer
 from kubealign.process_settings import RedisAccess, Role
 from kubealign_services.telemetry.read_model_writer import ReadModelWriter
+from support.redis_server import running_redis
 
 pytestmark = pytest.mark.timeout(60, method="signal")
 
@@ -22,14 +22,8 @@ pytestmark = pytest.mark.timeout(60, method="signal")
 @pytest.fixture
 async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[LocalRedisServer]:
     server = LocalRedisServer(tmp_path, unused_tcp_port, "kubealign:default:sums:", "secret", "admin-secret")
-    with (tmp_path / "redis.log").open("ab") as log:
-        process = subprocess.Popen(server.command(), stdout=log, stderr=log)  # noqa: ASYNC220
-    try:
-        await asyncio.wait_for(server.wait_ready(), 20)
+    async with running_redis(server):
         yield server
-    finally:
-        process.kill()
-        process.wait(timeout=20)
 
 
 @asynccontextmanager

@@ -3,9 +3,7 @@
 Each value ends in an error that names its key, never in another exception.
 """
 
-import asyncio
 import json
-import subprocess
 from collections.abc import AsyncIterator
 
 import pytest
@@ -21,6 +19,7 @@ from kubealign.read_model import ReadModelClient, ReadModelUnreadable
 from kubealign.redis_replies import ReplyTooLarge, bounded_redis
 from kubealign_dashboard.cluster.redis_telemetry import RedisTelemetry
 from kubealign_services.telemetry.read_model_writer import ReadModelWriter
+from support.redis_server import running_redis
 
 pytestmark = pytest.mark.timeout(120, method="signal")
 
@@ -36,14 +35,8 @@ async def server(
 ) -> AsyncIterator[LocalRedisServer]:
     folder = tmp_path_factory.mktemp("redis")
     server = LocalRedisServer(folder, unused_tcp_port_factory(), _PREFIX, "secret", "admin")
-    with (folder / "redis.log").open("ab") as log:
-        process = subprocess.Popen(server.command(), stdout=log, stderr=log)  # noqa: ASYNC220
-    try:
-        await asyncio.wait_for(server.wait_ready(), 20)
+    async with running_redis(server):
         yield server
-    finally:
-        process.kill()
-        process.wait(timeout=20)
 
 
 @pytest.fixture
