@@ -1,9 +1,9 @@
 """Failpoints: named places at which a test makes a process fail.
 
 Each is a no-op unless the run directory holds `failpoints.json` when the process starts: a list of objects
-with `name`, `action` and optionally `process` (default: any) and `hit` (default 1: the first time that the
-process gets there). Each object takes effect once; a record in the run directory keeps a restarted process
-from failing at the same place again.
+with `name`, `action` and optionally `process` (default: any), `hit` (default 1: the first time that the
+process gets there) and `seconds` of a stop (default 20). Each object takes effect once; a record in the run
+directory keeps a restarted process from failing at the same place again.
 
     [{"name": "checkpoint-before-rename", "action": "Kill", "process": "driver", "hit": 2}]
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 FILE = "failpoints.json"
 #: Folder with one empty file for each entry that has taken effect, named by its index.
 FIRED_FOLDER = "failpoints.fired"
-#: Time for which the action Stop stops the process.
+#: Time for which the action Stop stops the process, unless its entry says otherwise.
 STOP_SECONDS = 20.0
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Failpoint(StrEnum):
 
 
 class Action(StrEnum):
-    """Effect of a failpoint: SIGKILL, SIGSTOP for STOP_SECONDS, or an OSError."""
+    """Effect of a failpoint: SIGKILL, SIGSTOP for some seconds, or an OSError."""
 
     KILL = "Kill"
     STOP = "Stop"
@@ -83,6 +83,7 @@ class _ArmedFailpoint:
     action: Action
     #: Number of times that the place must still be reached.
     hits_left: int
+    stop_seconds: float
     fired: Path
 
 
@@ -99,7 +100,11 @@ def arm_failpoints(run_dir: Path, process: str) -> None:
     folder.mkdir(exist_ok=True)
     for index, entry in enumerate(json.loads(path.read_text())):
         failpoint = _ArmedFailpoint(
-            Failpoint(entry["name"]), Action(entry["action"]), int(entry.get("hit", 1)), folder / str(index)
+            Failpoint(entry["name"]),
+            Action(entry["action"]),
+            hits_left=int(entry.get("hit", 1)),
+            stop_seconds=float(entry.get("seconds", STOP_SECONDS)),
+            fired=folder / str(index),
         )
         if entry.get("process", process) == process and not failpoint.fired.exists():
             _armed.append(failpoint)
@@ -124,7 +129,7 @@ def _fail(armed: _ArmedFailpoint) -> None:
         case Action.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         case Action.STOP:
-            wake = f"sleep {STOP_SECONDS}; kill -CONT {os.getpid()}"
+            wake = f"sleep {armed.stop_seconds}; kill -CONT {os.getpid()}"
             subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
             os.kill(os.getpid(), signal.SIGSTOP)
         case Action.EIO | Action.ENOSPC:

@@ -67,7 +67,7 @@ from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.rpc.client import Peer
 from kubealign_services.runtime.rpc.errors import RemoteFailure
 from kubealign_services.training.contract import ModelDiverged
-from kubealign_services.weights.announce.coordinator import RefitFailed
+from kubealign_services.weights.announce.coordinator import RefitFailed, RefitImpossible
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,7 @@ async def run_attempt(
             first.
         StorageFull, OSError: Storage is full or does not answer.
         Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
+        RefitFailed: The trainer or too many rollout workers did not answer in time.
     """
     spec, run_dir = context.job.spec, context.settings.run_dir
     timeout = spec.trainer.step_timeout_seconds
@@ -147,7 +148,9 @@ async def run_attempt(
         if deadline.stop.is_set():
             # The workers that receive the weights may be shutting down as well.
             raise ShutdownRequested from error
-        raise UnrecoverableError(str(error)) from error
+        if isinstance(error, RefitImpossible):
+            raise UnrecoverableError(str(error)) from error
+        raise
     except (CheckpointCorrupted, CorruptHistory, CorruptLineage, RemoteFailure) as error:
         raise UnrecoverableError(str(error)) from error
 

@@ -28,10 +28,11 @@ from kubealign_services.runtime.process.failures import PermanentFailure, find_s
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.runtime.rpc.client import Peer
 from kubealign_services.runtime.rpc.errors import OutOfOrder, Unreachable
+from kubealign_services.weights.announce.coordinator import RefitFailed
 
-#: Errors that a restart from the last checkpoint may fix: a role that was restarted, or a message bus that
-#: was unreachable.
-RECOVERABLE_ERRORS = (Unreachable, OutOfOrder, BusUnavailable)
+#: Errors that a restart from the last checkpoint may fix: a role that was restarted, a message bus that was
+#: unreachable, or processes that did not take part in a refit in time.
+RECOVERABLE_ERRORS = (Unreachable, OutOfOrder, BusUnavailable, RefitFailed)
 _READY_TIMEOUT_SECONDS = 300.0
 #: Consecutive attempts without a finished step before the job fails.
 _MAX_FRUITLESS_ATTEMPTS = 5

@@ -33,8 +33,12 @@ PublishWeights = Callable[[int, int], Awaitable[refit_pb2.WeightsAnnouncement]]
 class RefitFailed(RuntimeError):
     """Fewer rollout workers than rollout.minReplicas have the weights after one full retry.
 
-    Names the workers and causes.
+    Names the workers and causes. A new attempt may succeed: a stopped process answers again, or is restarted.
     """
+
+
+class RefitImpossible(RefitFailed):
+    """The announcement of the weights exceeds the largest message, so that no attempt can succeed."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,7 @@ class RefitCoordinator:
             try:
                 data = encode_announcement(self._announcement, self._bus.max_payload)
             except AnnouncementTooLarge as error:
-                raise RefitFailed(str(error)) from error
+                raise RefitImpossible(str(error)) from error
             await self._bus.publish("refit", data, uuid.uuid4().hex)
 
     async def _reannounce_after_loss(self, losses: AsyncIterator[None]) -> None:
