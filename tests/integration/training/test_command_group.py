@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -45,8 +46,23 @@ def hang_on_rank_one(payload: bytes) -> bytes:
     return payload
 
 
+def sum_too_late(payload: bytes) -> bytes:
+    """Enter a collective on rank 0 after the other rank has given up waiting for a second."""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        store.wait(["gave-up"], timedelta(seconds=30))
+    total = torch.tensor([float(payload)])
+    try:
+        dist.all_reduce(total, group=group)
+    finally:
+        store.set("gave-up", "")
+    return str(total.item()).encode()
+
+
 HANDLERS = {
     "Sum": sum_of_ranks,
+    "SumTooLate": sum_too_late,
     "FailAlike": fail_alike,
     "FailOnOne": fail_on_rank_one,
     "HangOnOne": hang_on_rank_one,
@@ -134,6 +150,17 @@ def test_an_error_on_another_rank_reaches_rank_0_and_breaks_the_group(start: Sta
             group.run("FailOnOne", b"", HANDLERS)
         with pytest.raises(RankFailed, match="restarts as a whole: FailOnOne ended on rank 1"):
             group.run("Sum", b"1", HANDLERS)
+    assert heard(pipe).startswith("lost: rank 0")
+
+
+def test_a_collective_that_fails_on_every_rank_breaks_the_group(start: Start, rendezvous: str) -> None:
+    """A rank that is stopped for longer than the others wait ends the collective on all of them alike."""
+    _, pipe = start(follower, 1, 2, rendezvous, 30.0)
+    with CommandGroup(0, 2, rendezvous, 30, COMMAND_KEY) as group:
+        with pytest.raises(RankFailed, match="a collective of SumTooLate failed on every rank: "):
+            group.run("SumTooLate", b"1", HANDLERS)
+        with pytest.raises(RankFailed, match="restarts as a whole: a collective of SumTooLate"):
+            group.run("Length", b"", HANDLERS)
     assert heard(pipe).startswith("lost: rank 0")
 
 

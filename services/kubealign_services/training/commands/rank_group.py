@@ -123,7 +123,8 @@ class CommandGroup:
         For rank 0 only.
 
         Raises what rank 0's handler raises, if the others fail alike; RankFailed, with the other rank's
-        error, if they do not. KeyError for a name without a handler, before any rank runs it.
+        error, if they do not, and when a collective failed. KeyError for a name without a handler, before
+        any rank runs it.
         """
         handler = handlers[name]
         if self._world_size == 1:
@@ -139,6 +140,9 @@ class CommandGroup:
             answer = handler(payload)
         except Exception as error:
             self._check_outcomes(self._store, number, name, error, deadline)
+            if is_collective_error(error):
+                self._failure = f"a collective of {name} failed on every rank: {error}"
+                raise RankFailed(self._failure) from error
             raise
         self._check_outcomes(self._store, number, name, None, deadline)
         return answer
@@ -235,6 +239,20 @@ class CommandGroup:
         parts = _parse_count(store.get(f"command/{number}"))
         for key in [f"command/{number}", *(f"part/{number}/{index}" for index in range(parts))]:
             store.delete_key(key)
+
+
+def is_collective_error(error: BaseException) -> bool:
+    """Return True when an error, or one of its causes, comes from a collective: a rank was lost or too slow.
+
+    The process group is of no use afterwards, also where all ranks report the error. gloo raises plain
+    RuntimeErrors, whose text begins with the path of gloo's source file.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DistError) or (type(cause) is RuntimeError and "/gloo/" in str(cause)):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _parse_count(text: bytes) -> int:
