@@ -43,7 +43,18 @@ _FORK_SERVER_CODE = "from multiprocessing.forkserver import main"
 _FREE_DESCRIPTOR = 200
 
 
+#: Environment variable with the folder of the files that set the clocks, see `support.chaos.clocks`.
+_CLOCKS = "KUBEALIGN_TEST_CLOCKS"
+
+
+def _set_clock_file() -> None:
+    """Name this process's clock file, for libfaketime."""
+    if folder := os.environ.get(_CLOCKS):
+        os.environ["FAKETIME_TIMESTAMP_FILE"] = f"{folder}/{os.getpid()}"
+
+
 def _preload() -> None:
+    os.register_at_fork(after_in_child=_set_clock_file)
     for name, value in BASE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     gc.disable()

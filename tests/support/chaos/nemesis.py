@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.chaos.clocks import set_clock
 from support.chaos.job import NAME
 from support.chaos.proxies import ENV_CONTROL, Disturbance, disturb
 from support.chaos.schedule import Fault, FaultKind
@@ -35,17 +36,19 @@ def proxied(folder: Path) -> Iterator[None]:
 class Nemesis:
     """Injects faults one after another; each has ended, and a step was made since, before the next one."""
 
-    def __init__(self, run: RunningJobs, folder: Path, pace: float) -> None:
+    def __init__(self, run: RunningJobs, folder: Path, pace: float, clocks: Path | None = None) -> None:
         """Prepare to disturb a run that was started under `proxied`.
 
         Args:
             folder: Folder of the job's files.
             pace: Least seconds of a step while nothing is disturbed.
+            clocks: Folder of the run's clock files, for schedules that set clocks.
         """
         self._run = run
         self._control = folder / _CONTROL
         self._folder = folder
         self._pace = pace
+        self._clocks = clocks
         #: Seconds from the end of each fault to the next step.
         self.recoveries: list[float] = []
 
@@ -75,6 +78,11 @@ class Nemesis:
                 disturb(self._control, fault.target, Disturbance(fault.kind), fault.seconds)
                 time.sleep(fault.seconds)
                 set_pace(self._folder, self._pace)
+            case FaultKind.SET_CLOCK:
+                assert self._clocks is not None
+                set_clock(self._clocks, pid, fault.ahead)
+                time.sleep(fault.seconds)
+                set_clock(self._clocks, pid, 0.0)
             case FaultKind.WIPE_BUS:
                 store = self._run.folder(NAME) / "nats" / "store"
                 store.rename(store.with_name(f"lost-{time.monotonic_ns()}"))

@@ -17,6 +17,8 @@ class FaultKind(StrEnum):
     HALF_OPEN = "half-open"
     #: Only in a run whose folder is a small disk.
     FILL_DISK = "fill-disk"
+    #: Only in a run whose processes have loaded libfaketime.
+    SET_CLOCK = "set-clock"
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,18 @@ class Fault:
 
     Args:
         target: Name of the process.
-        seconds: How long a process is stopped, or its network is disturbed; 0 for other kinds.
+        seconds: How long a process is stopped, or its network or clock is disturbed; 0 for other kinds.
+        ahead: Seconds by which the clock is set ahead; negative: back.
     """
 
     kind: FaultKind
     target: str
     seconds: float = 0.0
+    ahead: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.target}" + (f" for {self.seconds:.0f} s" if self.seconds else "")
+        clock = f" by {self.ahead:+.0f} s" if self.ahead else ""
+        return f"{self.kind} {self.target}{clock}" + (f" for {self.seconds:.0f} s" if self.seconds else "")
 
 
 #: Kinds that disturb the connections of a process.
@@ -47,6 +52,9 @@ _WEIGHTS = {
 _SERVERS = ("nats", "redis")
 #: Seconds for which the disk stays full.
 _FULL_SECONDS = 10.0
+#: Seconds for which a clock stays wrong, and the largest error.
+_CLOCK_SECONDS = 15.0
+_LARGEST_ERROR_SECONDS = 3600.0
 
 
 def make_schedule(
@@ -56,16 +64,24 @@ def make_schedule(
     targets: Sequence[str] = PROCESSES,
     *,
     with_small_disk: bool = False,
+    with_clocks: bool = False,
 ) -> list[Fault]:
     """Return `count` faults, which take between 1 s and `longest_fault` seconds, short times more often.
 
     Args:
         with_small_disk: One of the faults fills the disk of the run.
+        with_clocks: One of the faults sets the clock of a process.
     """
     generator = random.Random(seed)
     faults = [_make_fault(generator, longest_fault, targets) for _ in range(count)]
     if with_small_disk:
         faults[generator.randrange(count)] = Fault(FaultKind.FILL_DISK, "disk", _FULL_SECONDS)
+    if with_clocks:
+        # NATS is a static program, which libfaketime does not affect.
+        target = generator.choice([name for name in targets if name != "nats"])
+        ahead = generator.uniform(-_LARGEST_ERROR_SECONDS, _LARGEST_ERROR_SECONDS)
+        free = [index for index, fault in enumerate(faults) if fault.kind is not FaultKind.FILL_DISK]
+        faults[generator.choice(free)] = Fault(FaultKind.SET_CLOCK, target, _CLOCK_SECONDS, ahead)
     return faults
 
 
