@@ -122,10 +122,24 @@ def _write(sink: int, data: bytes) -> None:
 def _unpack(source: int, into: Path) -> None:
     with open(source, "rb") as stream:
         with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK_BYTES) as archive:
-            archive.extractall(into, filter="data")
+            archive.extractall(into, filter=_accept_plain)
         # Padding follows the archive's end; it is read so that its writer does not get a broken pipe.
         while stream.read(_BLOCK_BYTES):
             continue
+
+
+class _NotPlain(tarfile.FilterError):
+    """A member of the archive is neither a file nor a folder."""
+
+
+def _accept_plain(member: tarfile.TarInfo, into: str) -> tarfile.TarInfo:
+    """Accept files and folders within `into`. A result has no links, with which archives reach other folders.
+
+    Raises tarfile.FilterError.
+    """
+    if not (member.isfile() or member.isdir()):
+        raise _NotPlain(f"{member.name} is neither a file nor a folder")
+    return tarfile.data_filter(member, into)
 
 
 async def _failure_cause(unpacking: "asyncio.Task[None]", error: Exception, into: Path) -> Exception:

@@ -109,17 +109,37 @@ async def test_incomplete_transfer_is_an_error(
         await received(wire(*spoil(*archive(folder))), tmp_path / "got")
 
 
-async def test_archive_cannot_write_outside_the_folder(tmp_path: Path) -> None:
+def _link(kind: bytes, target: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("model.safetensors")
+    member.type, member.linkname = kind, target
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        tarfile.TarInfo("../escaped"),
+        _link(tarfile.SYMTYPE, "/etc/hostname"),
+        # Within the folder: a result has no links at all.
+        _link(tarfile.SYMTYPE, "config.json"),
+        _link(tarfile.LNKTYPE, "config.json"),
+        _link(tarfile.FIFOTYPE, ""),
+    ],
+    ids=["outside", "absolute-link", "link", "hard-link", "pipe"],
+)
+async def test_archive_has_only_files_and_folders_within_the_folder(
+    tmp_path: Path, member: tarfile.TarInfo
+) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as evil:
-        member = tarfile.TarInfo("../escaped")
-        member.size = 1
-        evil.addfile(member, io.BytesIO(b"x"))
+        evil.addfile(tarfile.TarInfo("config.json"))
+        evil.addfile(member)
     sent = out.getvalue()
     summary = {"sha256": hashlib.sha256(sent).hexdigest(), "bytes": len(sent)}
     with pytest.raises(NotPossible, match="cannot be unpacked"):
         await received(wire(sent, json.dumps(summary).encode()), tmp_path / "got")
     assert not (tmp_path / "escaped").exists()
+    assert not (tmp_path / "got" / "model.safetensors").is_symlink()
 
 
 async def test_unwritable_folder_is_an_error_without_a_hang(folder: Path, tmp_path: Path) -> None:
