@@ -2,6 +2,7 @@
 
 from kubealign.labels import APP as APP
 from kubealign.labels import ATTEMPT_LABEL as ATTEMPT_LABEL
+from kubealign.labels import CREDENTIALS_LABEL as CREDENTIALS_LABEL
 from kubealign.labels import FIELD_MANAGER as FIELD_MANAGER
 from kubealign.labels import GROUP_LABEL as GROUP_LABEL
 from kubealign.labels import JOB_LABEL as JOB_LABEL
@@ -36,9 +37,9 @@ def peers(job: str) -> str:
     return f"{job}-peers"
 
 
-def credentials(job: str) -> str:
-    """Return the name of the Secret."""
-    return f"{job}-credentials"
+def credentials(job: str, generation: int = 1) -> str:
+    """Return the name of the Secret with a generation of the job's credentials, which count from 1."""
+    return f"{job}-credentials" if generation == 1 else f"{job}-credentials-{generation}"
 
 
 def config_map(job: str) -> str:

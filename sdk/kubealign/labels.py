@@ -1,5 +1,5 @@
 """Kubernetes labels of a job's objects, written by the operator and used as selectors by clients, and the
-annotation by which clients request a retry.
+annotations by which clients request a retry or new credentials.
 """
 
 from kubealign.spec.job import GROUP
@@ -13,10 +13,14 @@ GROUP_LABEL = f"{GROUP}/group"
 PROCESS_LABEL = f"{GROUP}/process"
 ROLE_LABEL = f"{GROUP}/role"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
+#: Generation of the credentials that a pod mounts; absent on pods of earlier releases, which mount the first.
+CREDENTIALS_LABEL = f"{GROUP}/credentials-generation"
 #: Rank of a pod in a rollout worker with several pods, from 0; absent on other pods.
 WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
 #: Annotation of a job that requests a retry after a failure. Each new value is one retry.
 RETRY_ANNOTATION = f"{GROUP}/retry"
+#: Annotation of a job that requests new credentials. Each new value is one renewal.
+RENEW_CREDENTIALS_ANNOTATION = f"{GROUP}/renew-credentials"
 #: Queue of a pod, read by Kueue.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 

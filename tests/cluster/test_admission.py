@@ -167,6 +167,13 @@ def test_every_field_of_the_status_can_be_stored(
         "conditions": [condition | {"message": "", "observedGeneration": 1}],
         "result": {"claimName": "runs", "path": "sums/result"},
         "checkpointSource": {"claimName": "runs", "path": "base-1a2b3c4d"},
+        "credentials": {
+            "secretName": "sft-credentials-2",
+            "generation": 2,
+            "issuedAt": now,
+            "expiresAt": now,
+            "renewalRequest": "once",
+        },
     }
     assert set(status) == set(document_fields(AlignmentJobStatus))
     door.create(whole_job("sft"))

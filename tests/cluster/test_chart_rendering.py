@@ -89,6 +89,7 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
         ({"watchNamespaces": "team-a"}, "watchNamespaces"),
         ({"watchNamespaces": ["Team"]}, "watchNamespaces"),
         ({"jobs": {"runAsUser": 0}}, "runAsUser"),
+        ({"jobs": {"credentialsLifetimeDays": 0}}, "credentialsLifetimeDays"),
         ({"jobs": {"podTemplate": {"containers": []}}}, "containers"),
         ({"jobs": {"defaultResources": {"trainers": {}}}}, "trainers"),
         ({"redis": {"host": "redis.example"}}, "host"),

@@ -35,6 +35,12 @@ class PlatformConfig(_Section):
     run_as_user: int = Field(65532, ge=1)
     fs_group: int = Field(65532, ge=1)
     max_processes: int = Field(2048, ge=1, le=65536, description="Processes that one job may have.")
+    credentials_lifetime_days: int = Field(
+        90,
+        ge=1,
+        le=3650,
+        description="Days for which a job's certificates are valid; renewed after two thirds.",
+    )
 
     def platform(self) -> Platform:
         """Return the settings as the planner takes them."""

@@ -28,8 +28,8 @@ from kubealign_operator.planner.plan import (
 
 log = logging.getLogger(__name__)
 
-#: Called with (key, uid, password) when a job's credentials were created.
-CredentialsIssued = Callable[[JobKey, str, str], None]
+#: Called with (key, uid, password, generation) when a job's credentials were created.
+CredentialsIssued = Callable[[JobKey, str, str, int], None]
 #: Called with (job, events) once the status to which the events belong is written.
 AnnounceEvents = Callable[[Json, tuple[PlannedEvent, ...]], None]
 
@@ -122,7 +122,7 @@ class PlanExecutor:
     ) -> None:
         created = credentials.create_credentials(need, key.name, self._redis_ca)
         if await self._create(key, job, created.manifest, result):
-            self._on_credentials_issued(key, job.uid, created.redis_password)
+            self._on_credentials_issued(key, job.uid, created.redis_password, need.generation)
 
     async def _delete(self, key: JobKey, deletion: PodDeletion, result: ExecutionResult) -> None:
         options: dict[str, Any] = {"preconditions": {"uid": deletion.uid}}

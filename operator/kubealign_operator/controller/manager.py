@@ -135,7 +135,7 @@ class OperatorManager:
             redis_ca=redis.ca_file.read_bytes() if redis is not None and redis.ca_file is not None else None,
             on_credentials_issued=self._users.on_credentials_issued
             if self._users is not None
-            else lambda key, uid, password: None,
+            else lambda key, uid, password, generation: None,
             announce=self._recorder.record,
         )
 

@@ -92,6 +92,12 @@ def attempt_of(pod: PodView) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
+def credentials_generation_of(pod: PodView) -> int:
+    """Return the generation of the credentials that the pod mounts; 1: its label is not the operator's."""
+    text = pod.labels.get(names.CREDENTIALS_LABEL, "")
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
 def run_seconds(pod: PodView) -> float:
     """Return the run time of the process in seconds; 0 when unknown."""
     termination = termination_state(pod)

@@ -33,6 +33,8 @@ class Platform:
     fs_group: int = 65532
     #: Processes that one job may have, its bus excluded.
     max_processes: int = 2048
+    #: Days for which the certificates of a job are valid, from 1; renewed after two thirds.
+    credentials_lifetime_days: int = 90
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class RenderContext:
     dependencies: tuple[DependencyResult, ...] = ()
     #: Run directory from whose checkpoint the job starts; None: it starts from its initial weights.
     checkpoint_source: ResultLocation | None = None
+    #: Generation of the credentials that the pods mount.
+    credentials_generation: int = 1
 
     @cached_property
     def claims(self) -> Mapping[str, bool]:

@@ -75,6 +75,7 @@ def build_pod(
         names.GROUP_LABEL: process.group,
         names.PROCESS_LABEL: process.name,
         names.ROLE_LABEL: str(process.role),
+        names.CREDENTIALS_LABEL: str(context.credentials_generation),
         names.ATTEMPT_LABEL: str(attempt),
     }
     if process.elastic and process.world_size > 1:

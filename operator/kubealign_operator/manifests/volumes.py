@@ -108,7 +108,7 @@ def _memory(size: str) -> dict[str, Any]:
 
 
 def _credentials(context: RenderContext, role: Role) -> Mount:
-    secret = names.credentials(context.name)
+    secret = names.credentials(context.name, context.credentials_generation)
     files = {
         container.CA_FILE: container.CA_FILE,
         f"{role}.pem": container.CERTIFICATE_FILE,

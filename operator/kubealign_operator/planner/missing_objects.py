@@ -1,7 +1,7 @@
 """The objects of a job that do not exist yet, except pods."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from kubealign.process_settings import Role
@@ -15,9 +15,6 @@ from kubealign_operator.manifests.service import service
 from kubealign_operator.planner.plan import CredentialsRequest
 from kubealign_operator.planner.snapshot import JobSnapshot
 
-#: Not the job's deadline, which may be raised while the job runs and does not pass while it is suspended.
-_LIFETIME = timedelta(days=3650)
-
 
 def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[str, Any]]:
     """Build the objects that do not exist; existing objects are never changed."""
@@ -29,20 +26,30 @@ def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[
     return [build(context) for key, build in builders.items() if key not in snapshot.observed.objects]
 
 
-def missing_credentials(snapshot: JobSnapshot, context: RenderContext) -> CredentialsRequest | None:
-    """Return the request for the credentials Secret; None: it exists."""
-    if ("Secret", names.credentials(context.name)) in snapshot.observed.objects:
+def missing_credentials(
+    snapshot: JobSnapshot, context: RenderContext, expires_at: datetime | None
+) -> CredentialsRequest | None:
+    """Return the request for the credentials Secret; None: it exists.
+
+    Args:
+        expires_at: Time until which the certificates must be valid; None: unknown, as the Secret exists.
+    """
+    name = names.credentials(context.name, context.credentials_generation)
+    if expires_at is None or ("Secret", name) in snapshot.observed.objects:
         return None
-    return credentials_request(context, snapshot.processes)
+    return credentials_request(context, snapshot.processes, expires_at - snapshot.now)
 
 
-def credentials_request(context: RenderContext, processes: Sequence[Process]) -> CredentialsRequest:
-    """Request credentials for every role in use and for the bus; they outlive every job."""
-    name = names.credentials(context.name)
+def credentials_request(
+    context: RenderContext, processes: Sequence[Process], lifetime: timedelta
+) -> CredentialsRequest:
+    """Request credentials for every role in use and for the bus."""
+    name = names.credentials(context.name, context.credentials_generation)
     return CredentialsRequest(
         name=name,
+        generation=context.credentials_generation,
         roles=tuple(sorted({process.role for process in processes} | {Role.NATS})),
         hosts=(names.host(context.name, context.namespace, "*"), "localhost", "127.0.0.1"),
-        lifetime=_LIFETIME,
+        lifetime=lifetime,
         metadata=object_metadata(context, name),
     )

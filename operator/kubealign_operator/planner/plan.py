@@ -25,6 +25,8 @@ class CredentialsRequest:
 
     #: Name of the Secret.
     name: str
+    #: Generation of the job's credentials, from 1.
+    generation: int
     #: Roles that get a certificate, as ROLE.pem and ROLE-key.pem.
     roles: tuple[Role, ...]
     #: Subject alternative names of the certificates: DNS names and addresses.

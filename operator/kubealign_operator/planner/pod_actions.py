@@ -75,15 +75,21 @@ def delete_pods(pods: Iterable[PodView], grace_seconds: int | None = None) -> li
     ]
 
 
-def delete_all_pods(snapshot: JobSnapshot) -> tuple[list[PodDeletion], list[datetime]]:
+def delete_all_pods(
+    snapshot: JobSnapshot, pods: Sequence[PodView] | None = None
+) -> tuple[list[PodDeletion], list[datetime]]:
     """Delete the driver, which needs the other pods to save a checkpoint, and after its end all others.
+
+    Args:
+        pods: Pods to delete; None: all pods of the job.
 
     Returns:
         The deletions, and the times at which further ones become overdue.
     """
     overdue, requeue_at = force_overdue_deletions(snapshot)
-    driver = live_pods(snapshot.pods_in_group(names.DRIVER))
-    return [*overdue, *delete_pods(driver or snapshot.pods)], requeue_at
+    unwanted = snapshot.pods if pods is None else pods
+    driver = [pod for pod in live_pods(snapshot.pods_in_group(names.DRIVER)) if pod in unwanted]
+    return [*overdue, *delete_pods(driver or unwanted)], requeue_at
 
 
 def force_overdue_deletions(snapshot: JobSnapshot) -> tuple[list[PodDeletion], list[datetime]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kubealign.spec.status import AlignmentJobStatus, Condition
+from kubealign.spec.status import AlignmentJobStatus, Condition, CredentialsStatus
 from kubealign_operator.kube_views.lenient_json import mapping, timestamp
 
 #: Greatest value of a counter: a greater one was not written by the operator.
@@ -52,7 +52,15 @@ def _sanitize(status: AlignmentJobStatus) -> AlignmentJobStatus:
         for condition in status.conditions or []
         if (at := timestamp(condition.last_transition_time)) is not None
     ] or None
+    changed["credentials"] = _credentials(status.credentials)
     return status.model_copy(update=changed)
+
+
+def _credentials(credentials: CredentialsStatus | None) -> CredentialsStatus | None:
+    if credentials is None or not 0 < credentials.generation < _MAX_COUNT:
+        return None
+    times = {name: timestamp(getattr(credentials, name)) for name in ("issued_at", "expires_at")}
+    return credentials.model_copy(update=times)
 
 
 def condition_of(status: AlignmentJobStatus, kind: str) -> Condition | None:

@@ -125,8 +125,9 @@ def removal_obstacle(snapshot: JobSnapshot) -> str:
 
 def refused_object_reason(snapshot: JobSnapshot) -> FailureReason | None:
     """Return why the Service, Secret or ConfigMap could not be created: no pod works without them."""
+    credentials = snapshot.previous_status.credentials
     for name in (
-        names.credentials(snapshot.name),
+        names.credentials(snapshot.name, 1 if credentials is None else credentials.generation),
         names.config_map(snapshot.name),
         names.peers(snapshot.name),
     ):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from kubealign.labels import RETRY_ANNOTATION
+from kubealign.labels import RENEW_CREDENTIALS_ANNOTATION, RETRY_ANNOTATION
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign.spec.status import AlignmentJobStatus
@@ -16,8 +16,8 @@ from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.previous_status import parse_previous_status
 from kubealign_operator.planner.process_units import ProcessUnit, belongs_to, build_units
 
-#: Longest value of the field status.retry.
-_MAX_RETRY_LENGTH = 256
+#: Longest value of the fields status.retry and status.credentials.renewalRequest.
+_MAX_REQUEST_LENGTH = 256
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,20 @@ class JobSnapshot:
     @property
     def retry_annotation(self) -> str:
         """The value that requests a retry, cut to what status.retry records; empty: none."""
-        value = get_path(self.observed.job, "metadata", "annotations", RETRY_ANNOTATION)
-        return text(value)[:_MAX_RETRY_LENGTH]
+        return self._request(RETRY_ANNOTATION)
+
+    @property
+    def renewal_annotation(self) -> str:
+        """The value that requests new credentials, cut to what the status records; empty: none."""
+        return self._request(RENEW_CREDENTIALS_ANNOTATION)
 
     @property
     def has_started(self) -> bool:
         return self.previous_status.start_time is not None
+
+    def _request(self, annotation: str) -> str:
+        value = get_path(self.observed.job, "metadata", "annotations", annotation)
+        return text(value)[:_MAX_REQUEST_LENGTH]
 
     def pods_in_group(self, group: str) -> list[PodView]:
         return [pod for pod in self.pods if pod.labels.get(names.GROUP_LABEL) == group]

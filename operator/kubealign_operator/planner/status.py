@@ -19,7 +19,7 @@ from kubealign_operator.planner.snapshot import JobSnapshot
 
 _MAX_MESSAGE_LENGTH = 4000
 #: Reasons of a False condition that are no cause for a warning event.
-_SILENT_REASONS = ("Starting", "Ended", "Suspending", "Suspended", "Ending", "Queued")
+_SILENT_REASONS = ("Starting", "Ended", "Suspending", "Suspended", "Ending", "Queued", "CredentialsRenewal")
 
 
 def build_plan(snapshot: JobSnapshot, decision: Decision) -> ReconcilePlan:

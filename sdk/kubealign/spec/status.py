@@ -75,6 +75,28 @@ class DependencyResult(ResultLocation):
     name: str = Field(max_length=63, description="metadata.name of the other job.")
 
 
+class CredentialsStatus(_StatusModel):
+    """Current credentials of the job: certificates and passwords of one generation in one Secret."""
+
+    secret_name: str = Field(max_length=253, description="Name of the Secret.")
+    generation: int = Field(
+        description="Number of the generation, from 1. Pods of earlier ones are replaced."
+    )
+    issued_at: datetime | None = Field(
+        None, description="Start of the lifetime; null: issued by an earlier release."
+    )
+    expires_at: datetime | None = Field(
+        None,
+        description="Time from which the certificates may be invalid; they are renewed after two thirds of "
+        "their lifetime. null: issued by an earlier release.",
+    )
+    renewal_request: str | None = Field(
+        None,
+        max_length=256,
+        description="Value of the annotation kubealign.dev/renew-credentials that was last acted on.",
+    )
+
+
 class AlignmentJobStatus(_StatusModel):
     """Observed state of a job, written by the operator. Every field may be missing."""
 
@@ -149,3 +171,6 @@ class AlignmentJobStatus(_StatusModel):
         None, max_length=16, json_schema_extra=list_map_schema("type"), description="Conditions with reasons."
     )
     result: ResultLocation | None = Field(None, description="Location of the result, once it exists.")
+    credentials: CredentialsStatus | None = Field(
+        None, description="Certificates and passwords of the job's processes, once it has started."
+    )

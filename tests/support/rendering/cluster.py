@@ -227,7 +227,9 @@ class Cluster:
             self.objects.add((kind, name))
             return
         assert name not in self.pods, f"pod {name} is there already"
-        assert ("Secret", names.credentials(self.job["metadata"]["name"])) in self.objects
+        volumes = {volume["name"]: volume for volume in manifest["spec"]["volumes"]}
+        for source in volumes["kubealign-credentials"]["projected"]["sources"]:
+            assert ("Secret", source["secret"]["name"]) in self.objects
         if name in self.refusals:
             return
         self._uids += 1

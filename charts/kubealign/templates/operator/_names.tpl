@@ -20,6 +20,7 @@ platform:
   runAsUser: {{ int64 .Values.jobs.runAsUser }}
   fsGroup: {{ int64 .Values.jobs.fsGroup }}
   maxProcesses: {{ int64 .Values.jobs.maxProcesses }}
+  credentialsLifetimeDays: {{ int64 .Values.jobs.credentialsLifetimeDays }}
 {{- if include "kubealign.redis.host" . }}
 redis:
   host: {{ include "kubealign.redis.host" . | quote }}

@@ -18,6 +18,8 @@ class RedisUser:
     pattern: str
     #: The user may send the writer's commands, and no others.
     has_current_rules: bool
+    #: SHA-256 of the user's first password in hexadecimal; empty: the user has none.
+    password_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def parse_user(line: str) -> tuple[str, RedisUser]:
     _, name, *rules = line.split()
     pattern = next((rule.partition("~")[2] for rule in rules if rule.startswith(("~", "%"))), "")
     commands = {rule for rule in rules if rule.startswith(("+", "-"))}
-    return name, RedisUser(pattern, commands == set(command_rules(*WRITER_COMMANDS)))
+    digest = next((rule[1:] for rule in rules if rule.startswith("#")), "")
+    return name, RedisUser(pattern, commands == set(command_rules(*WRITER_COMMANDS)), digest)
 
 
 def parse_progress_reply(prefix: str, status: Any, entries: Any) -> ProgressReply | UnreadableProgress:

@@ -48,6 +48,11 @@ class RedisUnavailable(Exception):
     """Redis did not answer, or refused the command."""
 
 
+def password_digest(password: str) -> str:
+    """Return the digest of a password by which Redis stores and lists it."""
+    return hashlib.sha256(password.encode()).hexdigest()
+
+
 class PlatformRedis:
     """Redis with administrator rights. Every method raises RedisUnavailable."""
 
@@ -75,8 +80,7 @@ class PlatformRedis:
         Redis 7 and later: the user may write these keys and not read them.
         """
         pattern = prefix_pattern(prefix)
-        digest = hashlib.sha256(password.encode()).hexdigest()
-        credentials = ("reset", "on", f"#{digest}", "resetchannels")
+        credentials = ("reset", "on", f"#{password_digest(password)}", "resetchannels")
         commands = command_rules(*WRITER_COMMANDS)
         if self._has_write_only_keys:
             try:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kubealign.errors import Unavailable
 from kubealign.kube.api import KubernetesApi
@@ -13,8 +14,13 @@ from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.replies import RedisUser, job_of_key
-from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable
+from kubealign_operator.controller.platform_redis.server import (
+    PlatformRedis,
+    RedisUnavailable,
+    password_digest,
+)
 from kubealign_operator.controller.state.cache import JobStore
+from kubealign_operator.controller.state.job_views import credentials_generation
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +28,18 @@ _INTERVAL_SECONDS = 10.0
 _FINAL = ("Succeeded", "Failed")
 
 
+@dataclass(frozen=True)
+class _IssuedPassword:
+    """Password for Redis in credentials that have just been created."""
+
+    key: JobKey
+    password: str
+    generation: int
+
+
 class RedisUserSync:
     """Reconciles Redis users every few seconds; the user of a new job is created as soon as its credentials
-    are.
+    are, and replaced as soon as they are renewed.
 
     `namespaces` are those that this operator reconciles (empty: all): users of other namespaces are left
     alone.
@@ -43,7 +58,9 @@ class RedisUserSync:
         self._jobs = jobs
         self._metrics = metrics
         self._namespaces = frozenset(namespaces)
-        self._issued: dict[str, tuple[JobKey, str]] = {}
+        self._issued: dict[str, _IssuedPassword] = {}
+        #: uid -> generation of the credentials whose password the user has; absent: 1, or unknown.
+        self._generations: dict[str, int] = {}
         #: Jobs that may have keys; None: not read from Redis yet.
         self._jobs_with_keys: set[JobKey] | None = None
         #: uids of jobs whose users were removed for good.
@@ -51,9 +68,9 @@ class RedisUserSync:
         self._wake = asyncio.Event()
         self._is_unavailable = False
 
-    def on_credentials_issued(self, key: JobKey, uid: str, password: str) -> None:
-        """Record that the credentials of this job have just been created."""
-        self._issued[uid] = (key, password)
+    def on_credentials_issued(self, key: JobKey, uid: str, password: str, generation: int) -> None:
+        """Record that this generation of the job's credentials has just been created."""
+        self._issued[uid] = _IssuedPassword(key, password, generation)
         self._wake.set()
 
     async def suspend_user(self, uid: str) -> None:
@@ -88,11 +105,10 @@ class RedisUserSync:
         Raises:
             RedisUnavailable: Redis does not answer.
         """
-        for uid, (key, password) in list(self._issued.items()):
-            # Keys of an earlier job of the same name are not this job's progress.
-            await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
-            await self._create_user(key, uid, password)
-            self._issued.pop(uid, None)
+        for uid, issued in list(self._issued.items()):
+            await self._apply(uid, issued)
+            if self._issued.get(uid) is issued:
+                self._issued.pop(uid)
         present = await self._redis.list_users()
         active = {
             names.redis_user(job.uid): (key, job.uid)
@@ -100,10 +116,11 @@ class RedisUserSync:
             if job.phase not in _FINAL
         }
         self._suspended &= {uid for _, uid in active.values()}
+        uids = {uid for _, uid in active.values()}
+        self._generations = {uid: number for uid, number in self._generations.items() if uid in uids}
         for user, (key, uid) in active.items():
-            # The users of an earlier version may send more commands.
-            if uid not in self._suspended and not (user in present and present[user].has_current_rules):
-                await self._restore_user(key, uid)
+            if uid not in self._suspended and not self._is_current(key, uid, present.get(user)):
+                await self._restore_user(key, uid, present.get(user))
         await self._remove_stale_users({name: user for name, user in present.items() if name not in active})
         await self._remove_orphaned_keys()
 
@@ -116,25 +133,53 @@ class RedisUserSync:
         except TimeoutError:
             return
 
-    async def _restore_user(self, key: JobKey, uid: str) -> None:
+    async def _apply(self, uid: str, issued: _IssuedPassword) -> None:
+        """Give the user of a job the password of credentials that have just been created."""
+        if issued.generation == 1:
+            # Keys of an earlier job of the same name are not this job's progress.
+            await self._redis.remove_keys(names.redis_prefix(issued.key.namespace, issued.key.name))
+        elif uid not in self._suspended:
+            # A connection that the old password opened would outlive it.
+            await self._redis.remove_user(names.redis_user(uid))
+        if uid not in self._suspended:
+            await self._create_user(issued.key, uid, issued.password, issued.generation)
+
+    def _is_current(self, key: JobKey, uid: str, user: RedisUser | None) -> bool:
+        """Return True when the user has the current rules and the password of the current credentials."""
+        job = self._jobs.get(key)
+        # The users of an earlier version may send more commands.
+        if job is None or user is None or not user.has_current_rules:
+            return False
+        return self._generations.get(uid, 1) == credentials_generation(job.status)
+
+    async def _restore_user(self, key: JobKey, uid: str, user: RedisUser | None) -> None:
         """Restore the user of a job whose credentials are older than this process, or than a Redis that lost
-        its users.
+        its users, or not yet created.
         """
         job = self._jobs.get(key)
         if job is None or not job.phase:
             return
+        generation = credentials_generation(job.status)
+        path = SECRETS.object_path(key.namespace, names.credentials(key.name, generation))
         try:
-            secret = await self._api.get(SECRETS.object_path(key.namespace, names.credentials(key.name)))
+            secret = await self._api.get(path)
         except (ApiStatusError, Unavailable) as error:
             log.debug("%s", error)
+            if user is not None and isinstance(error, ApiStatusError) and error.is_not_found:
+                # The password of the earlier credentials is revoked already.
+                await self._redis.remove_user(names.redis_user(uid))
             return
         password = credentials.redis_password(secret, uid)
-        if password is not None:
-            await self._create_user(key, uid, password)
+        if password is None:
+            return
+        if user is not None and user.password_digest != password_digest(password):
+            await self._redis.remove_user(names.redis_user(uid))
+        await self._create_user(key, uid, password, generation)
 
-    async def _create_user(self, key: JobKey, uid: str, password: str) -> None:
+    async def _create_user(self, key: JobKey, uid: str, password: str, generation: int) -> None:
         prefix = names.redis_prefix(key.namespace, key.name)
         await self._redis.create_user(names.redis_user(uid), password, prefix)
+        self._generations[uid] = generation
 
     async def _remove_stale_users(self, stale: dict[str, RedisUser]) -> None:
         """Delete the users of finished jobs."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.dependencies import result_kind_of
-from kubealign_operator.kube_views.lenient_json import get_path, mapping, text
+from kubealign_operator.kube_views.lenient_json import get_path, integer, mapping, text
 from kubealign_operator.kube_views.observed_job import DependencyView, VolumePath
 
 Json = dict[str, Any]
@@ -24,6 +24,11 @@ def strip_unused_metadata(job: Json) -> Json:
 def phase_of(job: Mapping[str, Any]) -> str:
     """Return status.phase; empty before the first status."""
     return text(get_path(job, "status", "phase"))
+
+
+def credentials_generation(status: Mapping[str, Any]) -> int:
+    """Return the generation of the job's credentials; 1 for a job of an earlier release."""
+    return max(1, integer(get_path(status, "credentials", "generation")) or 1)
 
 
 def dependency_names(job: Mapping[str, Any]) -> frozenset[str]:

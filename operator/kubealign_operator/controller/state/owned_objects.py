@@ -13,6 +13,7 @@ from kubealign.kube.resources import CONFIG_MAPS, NETWORK_POLICIES, SECRETS, SER
 from kubealign_operator import names
 from kubealign_operator.controller.kube.ownership import OWNED, JobKey
 from kubealign_operator.controller.state.cache import WatchedJob
+from kubealign_operator.controller.state.job_views import credentials_generation
 from kubealign_operator.kube_views.ownership import owner_uid
 
 KindAndName = tuple[str, str]
@@ -35,7 +36,7 @@ class OwnedObjects:
             self._existing.setdefault(job.uid, set())
             self._checked_at[job.uid] = time.monotonic() if is_new else float("-inf")
         if time.monotonic() - self._checked_at[job.uid] > self._ttl_seconds:
-            expected = _expected_objects(key.name)
+            expected = _expected_objects(key.name, credentials_generation(job.status))
             flags = await asyncio.gather(*(self._exists(key, job.uid, item) for item in expected))
             self._existing[job.uid] = {item for item, exists in zip(expected, flags, strict=True) if exists}
             self._checked_at[job.uid] = time.monotonic()
@@ -63,9 +64,9 @@ class OwnedObjects:
         return owner_uid(document["metadata"]) == uid
 
 
-def _expected_objects(job: str) -> tuple[KindAndName, ...]:
+def _expected_objects(job: str, generation: int) -> tuple[KindAndName, ...]:
     return (
-        (SECRETS.kind, names.credentials(job)),
+        (SECRETS.kind, names.credentials(job, generation)),
         (CONFIG_MAPS.kind, names.config_map(job)),
         (SERVICES.kind, names.peers(job)),
         (NETWORK_POLICIES.kind, names.peers(job)),

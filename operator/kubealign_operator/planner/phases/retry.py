@@ -6,6 +6,7 @@ has not finished is recorded too, so that it does not retry a later failure.
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
+from kubealign_operator.planner.credentials import renewal_without_pods
 from kubealign_operator.planner.phases.finished import deadline_failure, plan_finished
 from kubealign_operator.planner.plan import (
     COMPLETE,
@@ -51,6 +52,7 @@ def plan_retry(snapshot: JobSnapshot, phase: JobPhase, job: AlignmentJob | None,
     cause = snapshot.previous_status.message or "an unknown cause"
     at_step = "" if snapshot.step is None else f" from the last checkpoint before or at step {snapshot.step}"
     message = f"retried{at_step} after: {cause}"
+    credentials = renewal_without_pods(snapshot, "the job is retried")
     return Decision(
         next_phase,
         "",
@@ -64,8 +66,12 @@ def plan_retry(snapshot: JobSnapshot, phase: JobPhase, job: AlignmentJob | None,
             "restarts": 0,
             "attempts": None,
             "retry": requested_retry(snapshot),
+            "credentials": None if credentials is None else credentials.status,
         },
-        events=(PlannedEvent(KubeEventType.NORMAL, RETRIED, message),),
+        events=(
+            PlannedEvent(KubeEventType.NORMAL, RETRIED, message),
+            *(() if credentials is None else credentials.events),
+        ),
         requeue_at=(snapshot.now,),
     )
 

@@ -6,7 +6,13 @@ from typing import Any
 
 from kubealign.roles import PREPARE, generation_role
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.status import ConditionStatus, DependencyResult, JobPhase, ResultLocation
+from kubealign.spec.status import (
+    ConditionStatus,
+    CredentialsStatus,
+    DependencyResult,
+    JobPhase,
+    ResultLocation,
+)
 from kubealign.storage_errors import STORAGE_WAIT_PREFIX
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
@@ -14,6 +20,7 @@ from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.kueue import pod_group
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner import start_order
+from kubealign_operator.planner.credentials import current_credentials, outdated_pods, renewal_time
 from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
 from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
 from kubealign_operator.planner.phases.finished import (
@@ -23,6 +30,7 @@ from kubealign_operator.planner.phases.finished import (
     plan_failure,
     plan_success,
 )
+from kubealign_operator.planner.phases.renewal import plan_renewal
 from kubealign_operator.planner.plan import (
     ACCEPTED,
     DEPENDENCIES_READY,
@@ -73,14 +81,7 @@ def plan_active(
     # The output of preparation is in the run directory: its pod is not needed again.
     managed = [unit for unit in units if not (prepared and unit.name == PREPARE)]
     restarts, restarts_since_step = _count_restarts(snapshot, job)
-    outcome = apply_restart_policy(managed, restarts, lifecycle.max_restarts, _complete_groups(snapshot))
-    if outcome.failure is not None:
-        return plan_failure(snapshot, outcome.failure)
-    running = snapshot.previous_status.phase is JobPhase.RUNNING or (
-        prepared and start_order.all_ready(outcome.units, job)
-    )
-    startable = start_order.startable_units(outcome.units, prepared, running)
-    actions = plan_pod_actions(snapshot, outcome.units, startable)
+    credentials = current_credentials(snapshot)
     context = RenderContext(
         snapshot.name,
         snapshot.namespace,
@@ -89,7 +90,28 @@ def plan_active(
         snapshot.platform,
         tuple(dependencies),
         checkpoint_source,
+        credentials.status.generation,
     )
+    credentials_request = missing_credentials(snapshot, context, credentials.status.expires_at)
+    status_changes = {
+        "start_time": snapshot.previous_status.start_time or snapshot.timestamp,
+        "active_since": snapshot.previous_status.active_since or snapshot.timestamp,
+        "dependencies": list(dependencies) or None,
+        "checkpoint_source": checkpoint_source,
+        "credentials": credentials.status,
+        "roles": role_statuses(units, prepared),
+        **_rollout_status(snapshot, job),
+    }
+    if outdated_pods(snapshot, credentials.status):
+        return plan_renewal(snapshot, credentials, credentials_request, status_changes, prepared=prepared)
+    outcome = apply_restart_policy(managed, restarts, lifecycle.max_restarts, _complete_groups(snapshot))
+    if outcome.failure is not None:
+        return plan_failure(snapshot, outcome.failure)
+    running = snapshot.previous_status.phase is JobPhase.RUNNING or (
+        prepared and start_order.all_ready(outcome.units, job)
+    )
+    startable = start_order.startable_units(outcome.units, prepared, running)
+    actions = plan_pod_actions(snapshot, outcome.units, startable)
     group = pod_group(context, snapshot.processes)
     pods = [build_pod(context, member.process, group, attempt) for member, attempt in actions.create]
     problem = refused_object_reason(snapshot) or blocking_reason(
@@ -102,23 +124,31 @@ def plan_active(
         problem.message if problem is not None else pending or _driver_message(snapshot, running),
         conditions=_conditions(snapshot, problem, pending, prepared, running),
         status_changes={
-            **_status_changes(snapshot, outcome),
+            **status_changes,
+            **_restart_status(snapshot, outcome),
             "restarts_since_step": restarts_since_step,
-            "dependencies": list(dependencies) or None,
-            "checkpoint_source": checkpoint_source,
             "roles": role_statuses(_latest_units(units, outcome.units), prepared),
-            **_rollout_status(snapshot, job),
         },
-        credentials=missing_credentials(snapshot, context),
+        credentials=credentials_request,
         delete=tuple(actions.delete),
         create=(*missing_objects(snapshot, context), *pods),
-        events=tuple(
-            PlannedEvent(
-                KubeEventType.WARNING, "Restarted", restart.describe(outcome.restarts, lifecycle.max_restarts)
-            )
-            for restart in outcome.new_restarts
+        events=(
+            *credentials.events,
+            *(
+                PlannedEvent(
+                    KubeEventType.WARNING,
+                    "Restarted",
+                    restart.describe(outcome.restarts, lifecycle.max_restarts),
+                )
+                for restart in outcome.new_restarts
+            ),
         ),
-        requeue_at=(*actions.requeue_at, *_deadline_times(snapshot, job), *_slow_start_times(snapshot)),
+        requeue_at=(
+            *actions.requeue_at,
+            *_deadline_times(snapshot, job),
+            *_slow_start_times(snapshot),
+            *_renewal_times(credentials.status),
+        ),
     )
 
 
@@ -194,13 +224,11 @@ def _count_restarts(snapshot: JobSnapshot, job: AlignmentJob) -> tuple[int, int 
     return restarts, since
 
 
-def _status_changes(snapshot: JobSnapshot, outcome: RestartOutcome) -> Mapping[str, Any]:
+def _restart_status(snapshot: JobSnapshot, outcome: RestartOutcome) -> Mapping[str, Any]:
     attempts = dict(snapshot.previous_status.attempts or {}) | {
         unit.name: unit.attempt for unit in outcome.units
     }
     return {
-        "start_time": snapshot.previous_status.start_time or snapshot.timestamp,
-        "active_since": snapshot.previous_status.active_since or snapshot.timestamp,
         "restarts": outcome.restarts,
         "attempts": {name: count for name, count in attempts.items() if count} or None,
     }
@@ -217,6 +245,11 @@ def _rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, An
     )
     selector = names.rollout_selector(snapshot.uid, group, several=is_multi_pod)
     return {"rollout_replicas": len(pods), "selector": selector}
+
+
+def _renewal_times(credentials: CredentialsStatus) -> list[datetime]:
+    time = renewal_time(credentials)
+    return [] if time is None else [time]
 
 
 def _deadline_times(snapshot: JobSnapshot, job: AlignmentJob) -> list[datetime]:

@@ -5,6 +5,7 @@ The driver is deleted first: it needs the other pods to save a checkpoint.
 
 from kubealign.spec.status import JobPhase, RoleStatus
 from kubealign_operator import names
+from kubealign_operator.planner.credentials import renewal_without_pods, requested_renewal
 from kubealign_operator.planner.plan import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
 from kubealign_operator.planner.pod_actions import delete_all_pods, delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds
@@ -34,6 +35,9 @@ def plan_suspended(snapshot: JobSnapshot) -> Decision:
     at_step = "" if snapshot.step is None else f" at step {snapshot.step}"
     message = f"suspended{at_step}; set spec.suspend to false to resume"
     overdue, requeue_at = force_overdue_deletions(snapshot)
+    # The password of Redis is revoked at once; the pods get the credentials of the resume.
+    reason = requested_renewal(snapshot)
+    renewal = renewal_without_pods(snapshot, reason) if reason else None
     active_time = active_seconds(snapshot.previous_status, snapshot.timestamp)
     roles = [
         RoleStatus(name=role.name, replicas=role.replicas, ready=0)
@@ -52,7 +56,9 @@ def plan_suspended(snapshot: JobSnapshot) -> Decision:
             "active_seconds": active_time or None,
             "roles": roles or None,
             "rollout_replicas": None if snapshot.previous_status.rollout_replicas is None else 0,
+            **({} if renewal is None else {"credentials": renewal.status}),
         },
         delete=(*overdue, *delete_pods(snapshot.pods)),
+        events=() if renewal is None else renewal.events,
         requeue_at=tuple(requeue_at),
     )

@@ -38,6 +38,7 @@ platform:
   runAsUser: 1000
   fsGroup: 1001
   maxProcesses: 16
+  credentialsLifetimeDays: 30
 """
     assert load_config(_file(tmp_path, text)).platform.platform() == Platform(
         image="services:1",
@@ -51,6 +52,7 @@ platform:
         run_as_user=1000,
         fs_group=1001,
         max_processes=16,
+        credentials_lifetime_days=30,
     )
 
 
@@ -60,6 +62,7 @@ platform:
         ("", "the file"),
         ("platform: {redisHost: redis.svc}", "platform.image"),
         (_PLATFORM + "wrokers: 3", "wrokers"),
+        (_PLATFORM.replace("}", ", credentialsLifetimeDays: 0}"), "platform.credentialsLifetimeDays held 0"),
         (_PLATFORM + "workers: 0", "workers held 0"),
         (_PLATFORM + "logLevel: LOUD", "logLevel held 'LOUD'"),
         (_PLATFORM + "redis: {host: r, port: 70000}", "redis.port held 70000"),

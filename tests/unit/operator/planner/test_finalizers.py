@@ -30,7 +30,9 @@ def test_a_kept_pod_is_reported_and_not_deleted_again(node_confirms: bool) -> No
     cluster.finish_leaving()
     cluster.pass_time(61)
     plan = cluster.settle()
-    assert (plan.delete, plan.create, plan.requeue_after) == ((), (), None)
+    assert (plan.delete, plan.create) == ((), ())
+    # Nothing changes by time alone but the credentials, whose renewal is due in two months.
+    assert plan.requeue_after is not None and plan.requeue_after > 50 * 86_400
     assert cluster.message == f"trainer-0 waits for its successor: {_KEPT}"
     assert cluster.condition("Ready")["reason"] == "Finalizer"
     del cluster.pods["two-ranks-trainer-0"]

@@ -1,0 +1,61 @@
+"""The renewal of an active job's credentials: its pods end as in a suspension, and start with new ones."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kubealign.spec.status import JobPhase
+from kubealign_operator import names
+from kubealign_operator.planner.credentials import CredentialsDecision, has_secret, outdated_pods
+from kubealign_operator.planner.plan import PREPARED, READY, CredentialsRequest, Decision, desired_condition
+from kubealign_operator.planner.pod_actions import delete_all_pods
+from kubealign_operator.planner.readiness import lost_pod_reason, refused_object_reason, removal_obstacle
+from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
+
+RENEWAL = "CredentialsRenewal"
+
+
+def plan_renewal(
+    snapshot: JobSnapshot,
+    credentials: CredentialsDecision,
+    request: CredentialsRequest | None,
+    status_changes: Mapping[str, Any],
+    *,
+    prepared: bool,
+) -> Decision:
+    """Decide on an active job with pods that mount earlier credentials.
+
+    The pods stay until the Secret of the new generation exists: its creation may be refused. The driver is
+    deleted first, since it needs the other pods to save a checkpoint. No restart is counted.
+
+    Args:
+        request: Request for the Secret of the new generation; None: it exists.
+        status_changes: Status fields of an active job.
+        prepared: True when the data are prepared: the pod that shows it is deleted too.
+    """
+    outdated = outdated_pods(snapshot, credentials.status)
+    refusal = refused_object_reason(snapshot)
+    deletions, requeue_at = [], []
+    phase = snapshot.previous_status.phase
+    if has_secret(snapshot, credentials.status.generation):
+        refusal, phase = None, JobPhase.STARTING
+        deletions, requeue_at = delete_all_pods(snapshot, outdated)
+        is_saving = (
+            bool(live_pods(snapshot.pods_in_group(names.DRIVER))) and lost_pod_reason(snapshot) is None
+        )
+        progress = "the driver saves a checkpoint" if is_saving else removal_obstacle(snapshot)
+    else:
+        progress = f"waits for the Secret {credentials.status.secret_name}"
+    message = f"renewing credentials: {progress}" if refusal is None else refusal.message
+    return Decision(
+        JobPhase.RUNNING if phase is JobPhase.RUNNING else JobPhase.STARTING,
+        message,
+        conditions=(
+            desired_condition(PREPARED, prepared, "Prepared" if prepared else "Preparing"),
+            desired_condition(READY, False, RENEWAL if refusal is None else refusal.reason, message),
+        ),
+        status_changes=status_changes,
+        credentials=request,
+        delete=tuple(deletions),
+        events=credentials.events,
+        requeue_at=tuple(requeue_at),
+    )
