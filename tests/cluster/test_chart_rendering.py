@@ -55,6 +55,7 @@ def test_the_operator_reads_its_file(helm: Helm, tmp_path: Path, name: str) -> N
 def test_what_the_administrator_sets_reaches_the_pods_of_jobs(helm: Helm, tmp_path: Path) -> None:
     platform = configuration(helm.render(VALUES["everything"]), tmp_path).platform
     assert (platform.run_as_user, platform.fs_group) == (1000, 2000)
+    assert platform.credentials_lifetime_days == 30
     assert platform.pod_template["spec"] == {"imagePullSecrets": [{"name": "registry"}]}
     assert platform.default_resources == {"trainer": {"requests": {"cpu": "2", "memory": "4Gi"}}}
 

@@ -59,6 +59,7 @@ VALUES: dict[str, Json] = {
             "defaultResources": {"trainer": {"requests": {"cpu": "2", "memory": "4Gi"}}},
             "runAsUser": 1000,
             "fsGroup": 2000,
+            "credentialsLifetimeDays": 30,
         },
         "redis": {"embedded": {"persistence": {"storageClassName": "fast", "retain": True}}},
         "networkPolicy": {"metricsFrom": []},
