@@ -66,6 +66,11 @@ def _manages(stream: str) -> tuple[str, ...]:
     return (f"$JS.API.STREAM.UPDATE.{stream}", f"$JS.API.STREAM.PURGE.{stream}")
 
 
+def _lists_consumers(stream: str) -> tuple[str, ...]:
+    """Return the subjects for reading the positions of a stream's consumers."""
+    return (f"$JS.API.CONSUMER.LIST.{stream}",)
+
+
 def _permissions(role: Role, *publish: tuple[str, ...], denied: tuple[str, ...] = ()) -> NatsPermissions:
     # A running job may still have processes of a release without prefixes; those of this release never
     # receive anything at _INBOX.
@@ -105,6 +110,7 @@ NATS_PERMISSIONS: Mapping[Role, NatsPermissions] = MappingProxyType(
             _stores(_ROLLOUTS),
             _stores(_REFIT),
             *(_pulls(stream, "driver") for stream in (_ROLLOUTS, _SCORES, _REFIT_ACKS)),
+            *(_lists_consumers(stream) for stream in (_WORK, _ROLLOUTS, _SCORES)),
             *(_manages(stream) for stream in (_WORK, _ROLLOUTS, _SCORES, _REFIT, _REFIT_ACKS)),
         ),
         Role.TRAINER: _generates(Role.TRAINER),

@@ -5,6 +5,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Protocol, cast
@@ -222,6 +223,47 @@ async def check_bounds_evict_oldest(make: BusFactory) -> None:
     assert 1 <= len(remaining) <= 4, len(remaining)
 
 
+async def check_discards_are_counted(make: BusFactory) -> None:
+    """Check that each consumer's loss is counted, that of a late consumer too, and nothing else."""
+    bus = await make(bounds={"rollouts": Bounds(messages=4, size_bytes=1 << 20)})
+    await bus.publish("rollouts", b"purged", "purged")
+    await bus.purge("rollouts")
+    totals: Counter[str] = Counter()
+    counted = asyncio.Event()
+
+    async def follow() -> None:
+        async for discarded in bus.watch_discards("rollouts"):
+            assert (discarded.subject, discarded.bounds.messages) == ("rollouts", 4)
+            totals[discarded.consumer] += discarded.count
+            counted.set()
+
+    async def wait_for(expected: dict[str, int]) -> None:
+        async with asyncio.timeout(20.0):
+            while totals != expected:
+                counted.clear()
+                await counted.wait()
+
+    following = asyncio.create_task(follow())
+    # Receives everything; its acknowledgements come late or never.
+    fast: list[Delivery] = []
+    assert await bus.pull("rollouts", "slow", 1, 0.05) == []
+    for index in range(10):
+        await bus.publish("rollouts", b"%d" % index, str(index))
+        fast += await bus.pull("rollouts", "fast", 1, 5.0)
+    await wait_for({"slow": 6})
+    assert texts(await bus.pull("rollouts", "slow", 3, 5.0)) == ["6", "7", "8"]
+    assert texts(await bus.pull("rollouts", "late", 8, 5.0)) == ["6", "7", "8", "9"]
+    await wait_for({"slow": 6, "late": 6})
+    for delivery in fast:
+        await delivery.ack()
+    for index in range(10, 16):
+        await bus.publish("rollouts", b"%d" % index, str(index))
+    assert texts(await bus.pull("rollouts", "fast", 8, 5.0)) == ["12", "13", "14", "15"]
+    await wait_for({"slow": 9, "late": 8, "fast": 2})
+    await bus.close()
+    await asyncio.wait_for(following, 10.0)
+
+
 async def check_purge_removes_messages(make: BusFactory) -> None:
     """Check that a purge removes messages for every consumer; later messages are delivered."""
     bus = await make()
@@ -295,6 +337,7 @@ CHECKS: list[BusCheck] = [
     check_latest_reaches_late_joiners,
     check_follower_can_leave,
     check_bounds_evict_oldest,
+    check_discards_are_counted,
     check_purge_removes_messages,
     check_payload_size_limit,
     check_misuse_raises,

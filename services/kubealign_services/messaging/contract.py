@@ -8,7 +8,10 @@ protobuf messages of kubealign.v1.
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Protocol
+
+from kubealign_services.messaging.retention_limits import Bounds
 
 
 class BusUnavailable(ConnectionError):
@@ -17,6 +20,21 @@ class BusUnavailable(ConnectionError):
 
 class PayloadTooLarge(ValueError):
     """A message exceeds the size limit of the bus. Names both sizes."""
+
+
+@dataclass(frozen=True)
+class DiscardedMessages:
+    """Messages that the bus removed to make room for newer ones before a consumer had received them.
+
+    Attributes:
+        count: Number of messages.
+        bounds: Retention bounds of the subject.
+    """
+
+    subject: str
+    consumer: str
+    count: int
+    bounds: Bounds
 
 
 class Delivery(Protocol):
@@ -81,6 +99,16 @@ class Bus(Protocol):
 
         This connection detects the loss when it next publishes to the subject, purges it or pulls from it.
         Losses that occurred while no caller waited count as one. Ends with close().
+        """
+
+    def watch_discards(self, subject: str) -> AsyncIterator[DiscardedMessages]:
+        """Yield, within seconds, the messages that each consumer lost to the retention bounds.
+
+        Counts from the first item that is requested, or from the last purge by this connection; a consumer
+        that is created later has lost what was removed before. Messages that were delivered, purged, or lost
+        with the server's store do not count. The count is never too large. It may be too small by the
+        redeliveries of the last seconds, and by what a restart of the server hides. Ends with close(), and
+        where the server does not permit the count.
         """
 
     async def purge(self, subject: str) -> None:

@@ -1,10 +1,16 @@
 """In-memory bus with the behaviour of JetStream, for tests and single-process runs."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from kubealign_services.messaging.contract import BusUnavailable, Delivery, PayloadTooLarge
+from kubealign_services.messaging.contract import (
+    BusUnavailable,
+    Delivery,
+    DiscardedMessages,
+    PayloadTooLarge,
+)
 from kubealign_services.messaging.lost_streams import StreamLossTracker
 from kubealign_services.messaging.retention_limits import Bounds, bounds_for
 
@@ -33,6 +39,10 @@ class _MemoryStream:
     # Message id -> loop time of its publication.
     seen: dict[str, float] = field(default_factory=dict)
     consumers: dict[str, dict[int, _Pending]] = field(default_factory=dict)
+    # Messages that made room for newer ones since the last purge.
+    discarded: int = 0
+    # Consumer -> those that it had not received.
+    undelivered: Counter[str] = field(default_factory=Counter)
 
 
 class MemoryBus:
@@ -94,7 +104,7 @@ class MemoryBus:
         for pending in stream.consumers.values():
             pending[stream.last] = _Pending(data, stored_at=now)
         while len(stream.messages) > stream.bounds.messages or stream.size_bytes > stream.bounds.size_bytes:
-            self._remove(stream, next(iter(stream.messages)))
+            self._discard(stream, next(iter(stream.messages)))
         await self._notify()
         # Let other tasks run, as a round trip to a server would.
         await asyncio.sleep(0)
@@ -108,6 +118,8 @@ class MemoryBus:
                 for sequence, data in stream.messages.items()
             }
             stream.consumers[consumer] = pending
+            stream.undelivered[consumer] += stream.discarded
+            await self._notify()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with self._change:
@@ -151,8 +163,20 @@ class MemoryBus:
         self._stream(subject)
         return self._lost_streams.follow(subject)
 
+    async def watch_discards(self, subject: str) -> AsyncIterator[DiscardedMessages]:
+        stream = self._stream(subject)
+        reported = stream.undelivered.copy()
+        while not self._closed:
+            for consumer, count in (stream.undelivered - reported).items():
+                reported[consumer] += count
+                yield DiscardedMessages(subject, consumer, count, stream.bounds)
+            async with self._change:
+                while not self._closed and not stream.undelivered - reported:
+                    await self._change.wait()
+
     async def purge(self, subject: str) -> None:
         stream = self._stream(subject)
+        stream.discarded = 0
         for sequence in list(stream.messages):
             self._remove(stream, sequence)
         await self._notify()
@@ -167,6 +191,14 @@ class MemoryBus:
         if subject not in self._streams:
             raise ValueError(unknown_subject_text(subject, self._streams))
         return self._streams[subject]
+
+    def _discard(self, stream: _MemoryStream, sequence: int) -> None:
+        """Remove a message to make room for a newer one."""
+        stream.discarded += 1
+        for consumer, pending in stream.consumers.items():
+            if sequence in pending and not pending[sequence].attempts:
+                stream.undelivered[consumer] += 1
+        self._remove(stream, sequence)
 
     def _remove(self, stream: _MemoryStream, sequence: int) -> None:
         stream.size_bytes -= len(stream.messages.pop(sequence))

@@ -4,16 +4,22 @@ from collections.abc import AsyncIterator
 
 from prometheus_client import Counter
 
-from kubealign_services.messaging.contract import Bus, Delivery
+from kubealign_services.messaging.contract import Bus, Delivery, DiscardedMessages
 from kubealign_services.runtime.failpoints import Failpoint, failpoint
 
 
 class InstrumentedBus:
-    """Forwards to a bus; the counter `messages` (labels subject, event) counts the messages."""
+    """Forwards to a bus and counts the messages.
 
-    def __init__(self, bus: Bus, messages: Counter) -> None:
+    Args:
+        messages: Counter with the labels subject and event.
+        lost_messages: Counter of discarded messages, with the labels subject and consumer.
+    """
+
+    def __init__(self, bus: Bus, messages: Counter, lost_messages: Counter) -> None:
         self._bus = bus
         self._messages = messages
+        self._lost_messages = lost_messages
         self.max_payload = bus.max_payload
         self.ack_wait = bus.ack_wait
 
@@ -38,6 +44,11 @@ class InstrumentedBus:
 
     def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         return self._bus.watch_data_loss(subject)
+
+    async def watch_discards(self, subject: str) -> AsyncIterator[DiscardedMessages]:
+        async for discarded in self._bus.watch_discards(subject):
+            self._lost_messages.labels(subject, discarded.consumer).inc(discarded.count)
+            yield discarded
 
     async def purge(self, subject: str) -> None:
         await self._bus.purge(subject)

@@ -36,6 +36,13 @@ class ProcessMetrics:
         self.bus_messages = Counter(
             "kubealign_bus_messages", "Messages on the bus.", ("subject", "event"), registry=self.registry
         )
+        #: Counted by the driver. Labels: subject, consumer.
+        self.bus_messages_lost = Counter(
+            "kubealign_bus_messages_lost",
+            "Messages that the bus discarded before a consumer had received them.",
+            ("subject", "consumer"),
+            registry=self.registry,
+        )
         #: Labels: reward; kind: error, timeout.
         self.reward_failures = Counter(
             "kubealign_reward_failures",

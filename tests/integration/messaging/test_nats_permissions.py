@@ -49,7 +49,10 @@ NEVER = (
     "anything",
 )
 #: Only the driver needs these.
-MANAGES = tuple(f"$JS.API.STREAM.{verb}.{stream}" for verb in ("PURGE", "UPDATE") for stream in STREAMS)
+MANAGES = (
+    *(f"$JS.API.STREAM.{verb}.{stream}" for verb in ("PURGE", "UPDATE") for stream in STREAMS),
+    *(f"$JS.API.CONSUMER.LIST.{stream}" for stream in STREAMS),
+)
 #: Role -> subjects that it may not publish to.
 FORBIDDEN: dict[Role, tuple[str, ...]] = {
     Role.DRIVER: ("scores", "refit-acks", *requests("work", "rollout"), *requests("rollouts", "reward-a")),
@@ -201,6 +204,22 @@ async def test_every_role_does_its_work(job: Job) -> None:
     assert {subject: len(deliveries) for subject, deliveries in received.items()} == counts
     for bus in (*buses.values(), driver):
         await bus.close()
+
+
+async def test_discards_are_not_counted_without_the_permission(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check a server with the permissions of an older release: one warning, and the bus works."""
+    bus = await job.bus(Role.REWARD)
+    following = asyncio.ensure_future(anext(bus.watch_discards("rollouts")))
+    async with asyncio.timeout(20):
+        while "messages that the bus discards are not counted" not in caplog.messages:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await bus.pull("rollouts", "reward-a", 1, 0.1) == []
+    assert not following.done()
+    await bus.close()
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(following, 10)
 
 
 async def test_refusal_is_in_the_error(job: Job) -> None:

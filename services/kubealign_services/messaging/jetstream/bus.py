@@ -14,8 +14,14 @@ from nats.js import JetStreamContext, api
 
 from kubealign.process_settings import NatsAccess, TlsFiles
 from kubealign_services.messaging.cancellation import ReraiseCancellation
-from kubealign_services.messaging.contract import BusUnavailable, Delivery, PayloadTooLarge
+from kubealign_services.messaging.contract import (
+    BusUnavailable,
+    Delivery,
+    DiscardedMessages,
+    PayloadTooLarge,
+)
 from kubealign_services.messaging.jetstream.connection import NatsConnection
+from kubealign_services.messaging.jetstream.discards import watch_discards
 from kubealign_services.messaging.jetstream.fetch import (
     ConsumerFetch,
     ConsumerMissing,
@@ -64,6 +70,7 @@ class JetStreamBus:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._followers = 0
         self._ages = MessageAges()
+        self._closing = asyncio.Event()
 
     @classmethod
     async def connect(
@@ -177,12 +184,15 @@ class JetStreamBus:
         self._check(subject)
         return self._lost_streams.follow(subject)
 
+    def watch_discards(self, subject: str) -> AsyncIterator[DiscardedMessages]:
+        self._check(subject)
+        return watch_discards(self._connection, self._streams, subject, self._closing)
+
     async def purge(self, subject: str) -> None:
         self._check(subject)
 
         async def attempt(context: JetStreamContext) -> None:
-            await self._streams.ensure_stream(context, subject)
-            await context.purge_stream(subject)
+            await self._streams.purge(context, subject)
 
         await self._retry_until_done(f"purge {subject}", time.monotonic() + self._publish_timeout, attempt)
 
@@ -196,6 +206,7 @@ class JetStreamBus:
             return
         # Refuses new calls, and wakes the waiting pulls as a lost connection does.
         self._connection.closed = True
+        self._closing.set()
         self._on_disconnect()
         await self._lost_streams.close()
         deadline = time.monotonic() + _ATTEMPT_SECONDS

@@ -1,5 +1,6 @@
 """Creates the streams and consumers of a server on first use, and again when the server has lost them."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import nats.js.errors
@@ -25,15 +26,43 @@ class StreamRegistry:
         # Existing streams by subject, and consumers as SUBJECT.NAME.
         self._existing: set[str] = set()
         self._connections = 0
+        # Number of purges that this connection has begun or ended, by subject.
+        self._purge_events: Counter[str] = Counter()
+        # Subject -> number of the last message that a purge of this connection has deleted.
+        self._purged_to: dict[str, int] = {}
 
     def on_disconnect(self) -> None:
         """Forget all checks after a lost connection: the next server may have other streams."""
         self._connections += 1
+        self._purged_to.clear()
         self.invalidate()
 
     def invalidate(self) -> None:
         """Forget all checks, so that streams and consumers are created again."""
         self._existing.clear()
+
+    def era(self, subject: str) -> tuple[int, int]:
+        """Return a value that changes when consumers of the subject may move otherwise than by deliveries:
+        at a purge by this connection, and where the server may have been restarted or replaced.
+        """
+        return self._connections, self._purge_events[subject]
+
+    def purged_to(self, subject: str) -> int | None:
+        """Return the number of the last message that this connection has purged; None if it purged none."""
+        return self._purged_to.get(subject)
+
+    async def purge(self, context: JetStreamContext, subject: str) -> None:
+        """Delete the messages of the subject's stream. Raises nats.errors.Error."""
+        await self.ensure_stream(context, subject)
+        connection = self._connections
+        self._purge_events[subject] += 1
+        try:
+            await context.purge_stream(subject)
+            first = (await context.stream_info(subject)).state.first_seq
+            if connection == self._connections:
+                self._purged_to[subject] = max(1, first) - 1
+        finally:
+            self._purge_events[subject] += 1
 
     async def ensure_stream(self, context: JetStreamContext, subject: str) -> None:
         """Create the subject's stream unless it exists. Raises nats.errors.Error."""

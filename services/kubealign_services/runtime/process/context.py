@@ -184,7 +184,7 @@ class ProcessContext:
             updates_bounds=settings.role is Role.DRIVER,
         )
         try:
-            yield InstrumentedBus(bus, self.metrics.bus_messages)
+            yield InstrumentedBus(bus, self.metrics.bus_messages, self.metrics.bus_messages_lost)
         finally:
             await bus.close()
 

@@ -30,7 +30,9 @@ class CountedBus(InstrumentedBus):
     def __init__(self) -> None:
         self.server = MemoryBus(ack_wait=5.0)
         self._process = ProcessMetrics("sums", "rollout", "rollout-0")
-        super().__init__(self.server.new_connection(), self._process.bus_messages)
+        super().__init__(
+            self.server.new_connection(), self._process.bus_messages, self._process.bus_messages_lost
+        )
 
     def rejected(self, subject: str) -> float:
         labels = {"subject": subject, "event": "rejected"}

@@ -34,7 +34,7 @@ def test_processes_do_not_share_a_registry() -> None:
 
 async def test_instrumented_bus_counts_messages() -> None:
     metrics = ProcessMetrics("sums", "driver", "driver")
-    bus = InstrumentedBus(MemoryBus(), metrics.bus_messages)
+    bus = InstrumentedBus(MemoryBus(), metrics.bus_messages, metrics.bus_messages_lost)
     for index in range(4):
         await bus.publish("work", b"x", str(index))
     first, second, third = await bus.pull("work", "rollout", 3, 5.0)

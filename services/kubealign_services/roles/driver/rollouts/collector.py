@@ -10,8 +10,14 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.decoding import decode_or_reject
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
-from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker, RolloutGroup
+from kubealign_services.roles.driver.rollouts.group_tracker import (
+    GroupFailure,
+    GroupTracker,
+    RolloutGroup,
+    describe_discards,
+)
 
+_SUBJECTS = ("work", "rollouts", "scores")
 _PULL_COUNT = 64
 _PULL_SECONDS = 5.0
 _DECODERS: dict[str, Callable[[bytes], rollout_pb2.Rollout | scoring_pb2.Score]] = {
@@ -47,11 +53,16 @@ class RolloutCollector:
         self._receivers: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "RolloutCollector":
-        for subject in ("work", "rollouts", "scores"):
+        for subject in _SUBJECTS:
             await self._bus.purge(subject)
         # The receiver of the rollouts detects the loss of data.
         losses = self._bus.watch_data_loss("rollouts")
-        coroutines = (self._receive("rollouts"), self._receive("scores"), self._republish_after_loss(losses))
+        coroutines = (
+            self._receive("rollouts"),
+            self._receive("scores"),
+            self._republish_after_loss(losses),
+            *(self._report_discards(subject) for subject in _SUBJECTS),
+        )
         self._receivers = [asyncio.create_task(coroutine) for coroutine in coroutines]
         return self
 
@@ -167,6 +178,16 @@ class RolloutCollector:
             log.warning("the message bus has lost its data; outstanding requests are published again")
             for refill in list(self._trackers.values()):
                 await refill()
+
+    async def _report_discards(self, subject: str) -> None:
+        """Log messages that the bus has discarded, and report them to the trackers."""
+        async for discarded in self._bus.watch_discards(subject):
+            log.warning(
+                describe_discards(discarded),
+                extra={"subject": subject, "consumer": discarded.consumer, "count": discarded.count},
+            )
+            for tracker in self._trackers:
+                tracker.add_discards(discarded, time.monotonic())
 
     def _dispatch(self, message: rollout_pb2.Rollout | scoring_pb2.Score) -> None:
         """Add a message to the trackers of its group."""

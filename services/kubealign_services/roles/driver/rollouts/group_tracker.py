@@ -8,10 +8,11 @@ requested again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.reward_columns import weighted_sum
+from kubealign_services.messaging.contract import DiscardedMessages
 from kubealign_services.scoring.worker import read_reward
 
 
@@ -98,6 +99,8 @@ class GroupTracker:
         self.incomplete: dict[str, RolloutGroup] = {}
         self.last_completed_at: float | None = None
         self.dropped_messages = 0
+        # (subject, consumer) -> time of the last loss, and its bounds with the count of all losses.
+        self._discards: dict[tuple[str, str], tuple[float, DiscardedMessages]] = {}
 
     def add(self, group: RolloutGroup) -> None:
         """Add a requested group. Groups are taken in the order in which they are added."""
@@ -164,6 +167,14 @@ class GroupTracker:
         self._mark_if_complete(group, now)
         return None
 
+    def add_discards(self, discarded: DiscardedMessages, now: float) -> None:
+        """Add messages that the bus has discarded, for the failures of groups that may lack them."""
+        key = (discarded.subject, discarded.consumer)
+        if key in self._discards:
+            total = self._discards[key][1].count + discarded.count
+            discarded = replace(discarded, count=total)
+        self._discards[key] = (now, discarded)
+
     def list_complete(self) -> list[RolloutGroup]:
         """Return the complete groups, oldest first."""
         return [group for group in self.groups.values() if group.completed_at is not None]
@@ -178,7 +189,8 @@ class GroupTracker:
             GroupFailure(
                 group.group_id,
                 group.attempt,
-                f"after {now - group.requested_at:.0f} s {self._describe_group(group)}",
+                f"after {now - group.requested_at:.0f} s {self._describe_group(group)}"
+                f"{self._describe_discards(group)}",
                 overdue=True,
             )
             for group in self.incomplete.values()
@@ -240,3 +252,19 @@ class GroupTracker:
             if any((s, r.sequence.digest, source) not in group.scores for s, r in group.rollouts.items())
         )
         return f"no score had come from {', '.join(missing_sources)}"
+
+    def _describe_discards(self, group: RolloutGroup) -> str:
+        """Describe the messages that the bus has discarded since the group was requested; else empty."""
+        discards = [discarded for time, discarded in self._discards.values() if time >= group.requested_at]
+        return "".join(f"; {describe_discards(discarded)}" for discarded in discards)
+
+
+def describe_discards(discarded: DiscardedMessages) -> str:
+    """Describe lost messages, with their cause and the remedy."""
+    consumer, bounds = discarded.consumer, discarded.bounds
+    remedy = "" if consumer == "driver" else f"raise the replicas of {consumer}, or "
+    return (
+        f"the bus has discarded {discarded.count} messages of {discarded.subject} that {consumer} had not "
+        f"received, as {discarded.subject} keeps {bounds.size_bytes} bytes and {bounds.messages} messages at "
+        f"most: {remedy}have fewer samples in flight (promptsPerStep, samplesPerPrompt, maxStaleness)"
+    )

@@ -16,6 +16,7 @@ from kubealign_services.data.epoch_shuffle import DatasetOrder, EpochCursor
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.messaging.contract import Delivery
 from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.messaging.retention_limits import Bounds, bounds_for
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
@@ -195,6 +196,38 @@ async def test_unscored_groups_are_reported(dropped: bool) -> None:
             await bus.publish("scores", score.SerializeToString(), str(number))
         assert len(await taking) == 3
         assert ((3, 0) in reported) is not dropped
+
+
+async def test_failure_names_the_messages_that_the_bus_has_discarded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A scorer does not read while the rollouts of three groups pass a stream with room for two."""
+    bus = MemoryBus(bounds={**bounds_for(1, 1, 1, 1), "rollouts": Bounds(2, 1 << 20)})
+    scorer = bus.new_connection()
+    async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(20):
+        assert await scorer.pull("rollouts", "reward-exact", 1, 0.01) == []
+        buffer = GroupBuffer(opened, epochs(), plan(group_timeout=0.5, group_retries=0), "train", ("exact",))
+        taking = asyncio.create_task(buffer.take_batch(0))
+        worker = asyncio.create_task(publish_rollouts(bus.new_connection()))
+        with pytest.raises(
+            UnrecoverableError,
+            match=r"discarded [1-4] messages of rollouts that reward-exact had not received",
+        ):
+            await taking
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+    assert any("that reward-exact had not received" in text for text in caplog.messages)
+
+
+async def publish_rollouts(bus: MemoryBus) -> None:
+    """Generate the samples of all work items."""
+    while True:
+        for delivery in await bus.pull("work", "rollout", 1, 1.0):
+            item = rollout_pb2.WorkItem.FromString(delivery.data)
+            for sample in range(item.samples):
+                name = f"{item.group_id}:{item.attempt}:{sample}"
+                await bus.publish("rollouts", rollout_of(item, sample).SerializeToString(), name)
+            await delivery.ack()
 
 
 async def test_unfinished_prompts_of_an_earlier_run_come_first() -> None:

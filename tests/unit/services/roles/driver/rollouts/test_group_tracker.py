@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.v1 import batch_pb2, rollout_pb2, scoring_pb2
+from kubealign_services.messaging.contract import DiscardedMessages
+from kubealign_services.messaging.retention_limits import Bounds
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupTracker, RolloutGroup
 
 FENCE = 7
@@ -118,6 +120,22 @@ def test_overdue_groups_name_what_is_missing() -> None:
     it.add_rollout(rollout(1), now=10.0)
     (failure,) = it.list_overdue(now=11.0)
     assert failure.cause == "after 11 s no score had come from exact"
+
+
+def test_overdue_groups_name_what_the_bus_has_discarded_since_their_request() -> None:
+    it = ledger(samples=1)
+    it.add_rollout(rollout(0), now=1.0)
+    bounds = Bounds(messages=65536, size_bytes=4096)
+    it.add_discards(DiscardedMessages("work", "rollout", 9, bounds), now=-1.0)
+    it.add_discards(DiscardedMessages("rollouts", "reward-exact", 3, bounds), now=2.0)
+    it.add_discards(DiscardedMessages("rollouts", "reward-exact", 4, bounds), now=3.0)
+    (failure,) = it.list_overdue(now=10.0)
+    assert failure.cause == (
+        "after 10 s no score had come from exact; the bus has discarded 7 messages of rollouts that "
+        "reward-exact had not received, as rollouts keeps 4096 bytes and 65536 messages at most: raise the "
+        "replicas of reward-exact, or have fewer samples in flight (promptsPerStep, samplesPerPrompt, "
+        "maxStaleness)"
+    )
 
 
 messages = st.lists(
