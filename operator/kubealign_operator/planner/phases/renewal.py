@@ -1,12 +1,20 @@
 """The renewal of an active job's credentials: its pods end as in a suspension, and start with new ones."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from kubealign.spec.status import JobPhase
 from kubealign_operator import names
 from kubealign_operator.planner.credentials import CredentialsDecision, has_secret, outdated_pods
-from kubealign_operator.planner.plan import PREPARED, READY, CredentialsRequest, Decision, desired_condition
+from kubealign_operator.planner.plan import (
+    PREPARED,
+    READY,
+    CredentialsRequest,
+    Decision,
+    PodDeletion,
+    desired_condition,
+)
 from kubealign_operator.planner.pod_actions import delete_all_pods
 from kubealign_operator.planner.readiness import lost_pod_reason, refused_object_reason, removal_obstacle
 from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
@@ -34,7 +42,8 @@ def plan_renewal(
     """
     outdated = outdated_pods(snapshot, credentials.status)
     refusal = refused_object_reason(snapshot)
-    deletions, requeue_at = [], []
+    deletions: list[PodDeletion] = []
+    requeue_at: list[datetime] = []
     phase = snapshot.previous_status.phase
     if has_secret(snapshot, credentials.status.generation):
         refusal, phase = None, JobPhase.STARTING
