@@ -28,8 +28,15 @@ def bus() -> Process:
     return Process(name=NATS, role=Role.NATS, group=NATS, module="", serves=False)
 
 
-def pod(job: str, process: str) -> str:
-    return f"{job}-{process}"
+def pod(job: str, process: str, attempt: int) -> str:
+    """Return the name of the pod of one attempt, so that a successor does not wait until its name is free.
+
+    Pod names may have 253 characters; host names, of 63 at most, are those of the processes.
+
+    Args:
+        attempt: Number of restarts, as in the pod's label and in status.attempts.
+    """
+    return f"{job}-{process}-{attempt}"
 
 
 def peers(job: str) -> str:

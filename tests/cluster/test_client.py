@@ -105,11 +105,11 @@ async def test_a_job_is_created_scaled_suspended_resumed_and_deleted(
     states = {process.name: process.state for process in processes}
     assert states.pop("prepare") is ProcessState.FINISHED
     assert set(states.values()) == {ProcessState.READY}
-    assert processes[0].where == "one-driver" and processes[0].started is not None
+    assert processes[0].where == "one-driver-0" and processes[0].started is not None
 
     scaled = await site.scale(ref, 3)
     assert scaled.resource["spec"]["rollout"]["replicas"] == 3
-    await asyncio.to_thread(team.until, lambda: "one-rollout-2" in team.pods(), "the third rollout worker")
+    await asyncio.to_thread(team.until, lambda: "one-rollout-2-0" in team.pods(), "the third rollout worker")
     await refused(JobInvalid, site.scale(ref, 0), "spec.rollout.replicas", "greater than or equal to 1")
 
     await site.suspend(ref, True)
@@ -134,7 +134,7 @@ async def test_a_job_that_has_ended_says_so_and_stays_so(
     simulated.behave = until_told
     await site.create(sft("one"))
     await until_ready(site, "one", "driver")
-    simulated.exit(team.namespace, "one-driver", Exit(78, "the data has no column prompt"))
+    simulated.exit(team.namespace, "one-driver-0", Exit(78, "the data has no column prompt"))
     failed = await until_phase(site, "one", JobPhase.FAILED)
     assert "no column prompt" in (failed.status.message or "")
     [driver] = [process for process in await site.processes(failed.ref) if process.role == "driver"]

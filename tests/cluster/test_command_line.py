@@ -60,7 +60,7 @@ def test_a_job_by_the_plugin(
     align("scale", "sums", "3")
     assert json.loads(align("get", "sums", "-o", "json"))["spec"]["rollout"]["replicas"] == 3
     described = align("describe", "sums")
-    for word in ("sums-trainer-1", "Conditions", "Accepted", "rollout"):
+    for word in ("sums-trainer-1-0", "Conditions", "Accepted", "rollout"):
         assert word in described
     # Without a dashboard `top` says so, and shows the rest.
     top = align("top", "sums", "--once")

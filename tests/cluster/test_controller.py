@@ -61,7 +61,7 @@ def test_a_standby_takes_over(team: Team, simulated: SimulatedKubelet, tmp_path:
             team.apply(sft("one"))
             team.until_phase("one", "Running")
             # The phase is written before the driver's pod is created.
-            team.until(lambda: "one-driver" in team.pods(), "the driver's pod")
+            team.until(lambda: "one-driver-0" in team.pods(), "the driver's pod")
             before = team.pods()
             assert not second.leads
             first.daemon.kill()
@@ -74,7 +74,7 @@ def test_a_standby_takes_over(team: Team, simulated: SimulatedKubelet, tmp_path:
             # The lease was released: the other replica does not have to wait for its expiry.
             assert any("released the lease" in line["message"] for line in second.logged())
             team.until(lambda: first.leads, "the first to lead again")
-            simulated.exit(team.namespace, "one-driver", Exit())
+            simulated.exit(team.namespace, "one-driver-0", Exit())
             team.until_phase("one", "Succeeded")
     assert all(len(uids) == 1 for uids in runs.uids.values())
 
@@ -156,7 +156,7 @@ def test_the_operator_survives_an_api_server_that_is_killed(
     team.control_plane.restart_apiserver()
     team.apply(sft("two"))
     team.until_phase("two", "Running")
-    simulated.exit(team.namespace, "one-driver", Exit())
+    simulated.exit(team.namespace, "one-driver-0", Exit())
     team.until_phase("one", "Succeeded")
     assert all(len(uids) == 1 for uids in runs.uids.values())
 

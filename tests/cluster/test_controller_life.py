@@ -37,10 +37,10 @@ def test_suspend_frees_the_pods_and_resume_brings_them_back(
     before = set(team.pods().values())
     _patch(team, "one", {"suspend": True})
     team.until_phase("one", "Suspended")
-    assert not [name for name in team.pods() if not name.endswith("-prepare")]
+    assert not [name for name in team.pods() if not name.endswith("-prepare-0")]
     _patch(team, "one", {"suspend": False})
     team.until_phase("one", "Running")
-    assert not {uid for name, uid in team.pods().items() if not name.endswith("-prepare")} & before
+    assert not {uid for name, uid in team.pods().items() if not name.endswith("-prepare-0")} & before
 
 
 def test_scale_changes_the_workers_only(
@@ -53,7 +53,7 @@ def test_scale_changes_the_workers_only(
     kubectl = team.control_plane.kubectl
     for replicas in (4, 1):
         kubectl("scale", "aj/one", f"--replicas={replicas}", "-n", team.namespace)
-        expected = {f"one-rollout-{number}" for number in range(replicas)}
+        expected = {f"one-rollout-{number}-0" for number in range(replicas)}
         team.until(
             lambda expected=expected: {name for name in team.pods() if "rollout" in name} == expected,
             f"{replicas} workers",
@@ -63,7 +63,7 @@ def test_scale_changes_the_workers_only(
             "the count in the status",
         )
     after = team.pods()
-    unchanged = {name for name in before if "rollout" not in name or name.endswith("rollout-0")}
+    unchanged = {name for name in before if "rollout" not in name or name.endswith("rollout-0-0")}
     assert {name: after[name] for name in unchanged} == {name: before[name] for name in unchanged}
 
 
@@ -74,14 +74,11 @@ def test_a_rank_that_crashes_takes_its_group_along(
     team.apply(rloo("one"))
     team.until_phase("one", "Running")
     before = team.pods()
-    simulated.exit(team.namespace, "one-trainer-1", Exit(1, "the loss is not a number"))
-    ranks = {"one-trainer-0", "one-trainer-1"}
-
-    def replaced() -> bool:
-        now = team.pods()
-        return ranks <= now.keys() and all(now[name] != before[name] for name in ranks)
-
-    team.until(replaced, "both ranks to be replaced")
+    simulated.exit(team.namespace, "one-trainer-1-0", Exit(1, "the loss is not a number"))
+    ranks = {"one-trainer-0-1", "one-trainer-1-1"}
+    team.until(
+        lambda: ranks == {name for name in team.pods() if "trainer" in name}, "both ranks to be replaced"
+    )
     team.until(lambda: team.job("one")["status"].get("restarts") == 1, "one restart to be counted")
     workers = [name for name in before if "rollout" in name]
     assert {name: team.pods()[name] for name in workers} == {name: before[name] for name in workers}

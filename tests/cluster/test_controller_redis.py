@@ -70,7 +70,7 @@ def test_a_job_has_a_user_and_its_progress(
             act()
     # The last report of a driver that ends right afterwards is not lost.
     _says(team, redis, "one", 10)
-    simulated.exit(team.namespace, "one-driver", Exit())
+    simulated.exit(team.namespace, "one-driver-0", Exit())
     team.until_phase("one", "Succeeded")
     assert team.job("one")["status"]["step"] == 10
 
@@ -83,7 +83,7 @@ def test_the_keys_of_a_finished_job_go_with_it(
     for name in ("one", "two"):
         team.until_phase(name, "Running")
         team.until(lambda name=name: _says(team, redis, name, 1), f"the driver of {name} to be let in")
-        simulated.exit(team.namespace, f"{name}-driver", Exit())
+        simulated.exit(team.namespace, f"{name}-driver-0", Exit())
         team.until_phase(name, "Succeeded")
     team.until(lambda: redis.users() == {"admin", "default"}, "the users to go when the jobs are done")
 

@@ -235,7 +235,7 @@ def _pod(uid: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "figures-driver", "labels": labels},
+        "metadata": {"name": "figures-driver-0", "labels": labels},
         "spec": {"containers": [{"name": "main", "image": "none"}]},
     }
 

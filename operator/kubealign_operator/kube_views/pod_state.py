@@ -61,6 +61,15 @@ def is_finalizing(pod: PodView) -> bool:
     return is_terminating(pod) and pod.deletion_grace_seconds == 0 and bool(pod.finalizers)
 
 
+def is_leftover(pod: PodView) -> bool:
+    """Return True when the processes of a deleted pod have ended and only its finalizers keep the object.
+
+    A pod that was deleted by force while its node still reports it as running is none: its processes may
+    run, and its address is still published.
+    """
+    return is_finalizing(pod) and (pod.phase in ("Succeeded", "Failed") or not was_scheduled(pod))
+
+
 def is_lost(pod: PodView, now: datetime) -> bool:
     """Return True when the node has not confirmed in time that the pod ended."""
     return is_deletion_overdue(pod, now) and not is_finalizing(pod)
@@ -96,6 +105,12 @@ def credentials_generation_of(pod: PodView) -> int:
     """Return the generation of the credentials that the pod mounts; 1: its label is not the operator's."""
     text = pod.labels.get(names.CREDENTIALS_LABEL, "")
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
+def is_gated(pod: PodView) -> bool:
+    """Return True when a queue has not admitted the pod yet."""
+    scheduled = condition_of(pod, "PodScheduled")
+    return scheduled is not None and (scheduled.status, scheduled.reason) == ("False", "SchedulingGated")
 
 
 def run_seconds(pod: PodView) -> float:

@@ -67,7 +67,7 @@ def build_pod(
     for template in templates:
         merged = strategic_merge(merged, {name: mapping(template.get(name)) for name in ("metadata", "spec")})
     _apply_resource_limits(merged["spec"], templates)
-    metadata = object_metadata(context, names.pod(context.name, process.name))
+    metadata = object_metadata(context, names.pod(context.name, process.name, attempt))
     metadata["labels"] = {
         **mapping(get_path(merged, "metadata", "labels")),
         **pod_group.labels(process),
@@ -94,6 +94,8 @@ def _pod_spec(context: RenderContext, process: Process) -> dict[str, Any]:
         mounts += role_mounts(context, process)
     grace_seconds = context.job.spec.lifecycle.grace_period_seconds
     return {
+        # The same for every attempt. A predecessor that a finalizer keeps has ended: neither Endpoints nor
+        # EndpointSlices list it, although the Service publishes pods that are not ready.
         "hostname": process.name,
         "subdomain": names.peers(context.name),
         "restartPolicy": "Never",

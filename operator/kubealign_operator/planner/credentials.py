@@ -73,7 +73,11 @@ def renew(snapshot: JobSnapshot, before: CredentialsStatus, reason: str) -> Cred
 
 def outdated_pods(snapshot: JobSnapshot, credentials: CredentialsStatus) -> list[PodView]:
     """Return the pods that mount an earlier generation: the others do not trust their certificates."""
-    return [pod for pod in snapshot.pods if pod_state.credentials_generation_of(pod) < credentials.generation]
+    return [
+        pod
+        for pod in snapshot.remaining_pods
+        if pod_state.credentials_generation_of(pod) < credentials.generation
+    ]
 
 
 def has_secret(snapshot: JobSnapshot, generation: int) -> bool:

@@ -61,6 +61,11 @@ def blocking_finalizers(pod: PodView) -> str:
     return f"the deleted pod {pod.name} is kept by the finalizer {finalizers}"
 
 
+def successor_blocked(process: str, pod: PodView) -> FailureReason:
+    """Return the reason for a process that waits until the finalizers of its earlier pods are removed."""
+    return FailureReason("Finalizer", f"{process} waits for its successor: {blocking_finalizers(pod)}")
+
+
 def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) -> FailureReason | None:
     """Return why this pod is not ready; None: nothing blocks it.
 
@@ -68,7 +73,7 @@ def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) 
         one_shot: The process runs to completion, so that exit code 0 is no failure.
     """
     if pod_state.is_blocked_by_finalizers(pod, now):
-        return FailureReason("Finalizer", f"{process} waits for its successor: {blocking_finalizers(pod)}")
+        return successor_blocked(process, pod)
     if pod_state.has_terminated(pod):
         is_done = one_shot and pod_state.exit_code(pod) == ExitCode.DONE
         return None if is_done else _terminated(process, pod)

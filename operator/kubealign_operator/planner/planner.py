@@ -96,7 +96,7 @@ def _decide_active(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
         failure_reason = permanent_failure(snapshot)
         if failure_reason is not None:
             return plan_failure(snapshot, failure_reason)
-        if snapshot.pods:
+        if snapshot.remaining_pods:
             return plan_suspending(snapshot)
         if job.spec.suspend:
             return plan_suspended(snapshot)

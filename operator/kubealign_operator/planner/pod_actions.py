@@ -15,12 +15,14 @@ from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
 from kubealign_operator.planner.restart_policy import retain_until
 from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 
-#: The index of a worker, in the name of each of its pods.
+#: The index of a worker, in the name of each of its processes.
 _WORKER_INDEX = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
 #: The remaining ranks of a broken gang hang in a collective: a longer grace period is of no use.
 _GANG_GRACE_SECONDS = 1
 #: Pods that one reconcile creates at most, as of the Job controller: the next reconcile creates the others.
 MAX_CREATIONS = 500
+#: Ended pods of one process that finalizers may keep before its next pod waits for their removal.
+MAX_LEFTOVERS = 3
 
 
 @dataclass
@@ -46,13 +48,23 @@ def plan_pod_actions(
     actions.requeue_at += requeue_at
     for unit in units:
         _remove_stale_pods(snapshot, unit, actions)
-        if unit.name in startable and not unit.stale_pods:
+        if unit.name in startable and not unit.stale_pods and not has_too_many_leftovers(unit):
             actions.create += [
-                (member, unit.attempt) for member in unit.missing_members if not member.is_foreign
+                (member, unit.attempt)
+                for member in unit.missing_members
+                if unit.pod_name(member) not in snapshot.taken_names
             ]
     actions.create = _limit_creations(actions.create)
     actions.delete += delete_pods(_surplus_pods(snapshot))
     return actions
+
+
+def has_too_many_leftovers(unit: ProcessUnit) -> bool:
+    """Return True when finalizers keep so many pods of a process that its successor waits for them.
+
+    A finalizer that nobody removes would otherwise keep one more pod for each restart.
+    """
+    return any(len(member.leftovers) >= MAX_LEFTOVERS for member in unit.members)
 
 
 def _limit_creations(create: list[tuple[UnitMember, int]]) -> list[tuple[UnitMember, int]]:
@@ -130,15 +142,14 @@ def _remove_stale_pods(snapshot: JobSnapshot, unit: ProcessUnit, actions: PodAct
 
 def _surplus_pods(snapshot: JobSnapshot) -> list[PodView]:
     """Return the pods of processes that the job no longer has, highest worker index first."""
-    expected = {names.pod(snapshot.name, process.name) for process in (*snapshot.processes,)}
-    expected.add(names.pod(snapshot.name, PREPARE))
+    expected = {PREPARE, *(process.name for process in snapshot.processes)}
     return sorted(
-        (pod for pod in snapshot.pods if pod.name not in expected),
-        key=lambda pod: (_worker_index(pod), pod.name),
+        (pod for pod in snapshot.pods if snapshot.process_name(pod) not in expected),
+        key=lambda pod: (_worker_index(snapshot.process_name(pod)), pod.name),
         reverse=True,
     )
 
 
-def _worker_index(pod: PodView) -> int:
-    match = _WORKER_INDEX.search(pod.name)
+def _worker_index(process: str) -> int:
+    match = _WORKER_INDEX.search(process)
     return int(match[1]) if match else -1

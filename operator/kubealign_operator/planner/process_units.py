@@ -2,8 +2,9 @@
 pods.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kubealign.role_specs import StartStage
 from kubealign.roles import Process
@@ -14,12 +15,24 @@ from kubealign_operator.kube_views.observed_job import PodView
 
 @dataclass(frozen=True)
 class UnitMember:
-    """A process of a unit and its pod, if any. `is_foreign`: a pod of that name belongs to something else."""
+    """A process of a unit and its pods.
+
+    Args:
+        pod: The newest pod that may still run or has just ended; None: there is none.
+        leftovers: Deleted pods of earlier attempts that only finalizers keep.
+        duplicates: Older pods that may still run.
+    """
 
     process: Process
-    pod_name: str
     pod: PodView | None = None
-    is_foreign: bool = False
+    leftovers: tuple[PodView, ...] = ()
+    duplicates: tuple[PodView, ...] = ()
+
+    @property
+    def first_attempt(self) -> int:
+        """The first attempt that the process's pods allow: that of its pod, or one above its leftovers."""
+        current = [] if self.pod is None else [pod_state.attempt_of(self.pod)]
+        return max([0, *current, *(pod_state.attempt_of(pod) + 1 for pod in self.leftovers)])
 
 
 @dataclass(frozen=True)
@@ -27,9 +40,11 @@ class ProcessUnit:
     """Processes that start and restart together.
 
     Args:
+        job: Name of the job.
         attempt: Number of restarts so far. Pods of earlier attempts are stale.
     """
 
+    job: str
     name: str
     attempt: int
     members: tuple[UnitMember, ...]
@@ -57,7 +72,13 @@ class ProcessUnit:
 
     @property
     def stale_pods(self) -> list[tuple[Process, PodView]]:
-        return [(process, pod) for process, pod in self._pods() if not self._is_current(pod)]
+        stale = [(process, pod) for process, pod in self._pods() if not self._is_current(pod)]
+        return stale + [(member.process, pod) for member in self.members for pod in member.duplicates]
+
+    @property
+    def leftover_pods(self) -> list[PodView]:
+        """Ended pods of earlier attempts that finalizers keep: a successor does not wait for them."""
+        return [pod for member in self.members for pod in member.leftovers]
 
     @property
     def missing_members(self) -> list[UnitMember]:
@@ -77,7 +98,11 @@ class ProcessUnit:
 
     def next_attempt(self) -> "ProcessUnit":
         """Return the unit's next attempt: every existing pod becomes stale."""
-        return ProcessUnit(self.name, self.attempt + 1, self.members)
+        return replace(self, attempt=self.attempt + 1)
+
+    def pod_name(self, member: UnitMember) -> str:
+        """Return the name of the member's pod of this attempt."""
+        return names.pod(self.job, member.process.name, self.attempt)
 
     def _pods(self) -> Iterable[tuple[Process, PodView]]:
         return ((member.process, member.pod) for member in self.members if member.pod is not None)
@@ -98,23 +123,28 @@ def build_units(
 ) -> tuple[ProcessUnit, ...]:
     """Group the processes into units, in the order of the processes.
 
+    Pods are recognised by label: those of an operator of an earlier version have names without an attempt.
     A pod of a later attempt than the status records means that the status is old, not the pod.
 
     Args:
         attempts: Number of restarts by unit name; an absent unit counts as 0.
     """
-    by_name = {pod.name: pod for pod in pods}
+    by_process: defaultdict[str, list[PodView]] = defaultdict(list)
+    for pod in pods:
+        if belongs_to(pod, uid):
+            by_process[pod.labels.get(names.PROCESS_LABEL, "")].append(pod)
     grouped: dict[str, list[UnitMember]] = {}
     for process in processes:
-        grouped.setdefault(process.unit, []).append(_member(job, uid, process, by_name))
+        grouped.setdefault(process.unit, []).append(_member(process, by_process[process.name]))
     return tuple(
-        ProcessUnit(name, max(attempts.get(name, 0), *map(_attempt, members)), tuple(members))
+        ProcessUnit(
+            job,
+            name,
+            max(attempts.get(name, 0), *(member.first_attempt for member in members)),
+            tuple(members),
+        )
         for name, members in grouped.items()
     )
-
-
-def _attempt(member: UnitMember) -> int:
-    return 0 if member.pod is None else pod_state.attempt_of(member.pod)
 
 
 def belongs_to(pod: PodView, uid: str) -> bool:
@@ -122,9 +152,10 @@ def belongs_to(pod: PodView, uid: str) -> bool:
     return bool(uid) and pod.owner_uid == uid
 
 
-def _member(job: str, uid: str, process: Process, pods: Mapping[str, PodView]) -> UnitMember:
-    name = names.pod(job, process.name)
-    view = pods.get(name)
-    if view is None or belongs_to(view, uid):
-        return UnitMember(process, name, view)
-    return UnitMember(process, name, is_foreign=True)
+def _member(process: Process, pods: Sequence[PodView]) -> UnitMember:
+    leftovers = tuple(pod for pod in pods if pod_state.is_leftover(pod))
+    others = sorted(
+        (pod for pod in pods if not pod_state.is_leftover(pod)),
+        key=lambda pod: (pod_state.attempt_of(pod), pod.name),
+    )
+    return UnitMember(process, others[-1] if others else None, leftovers, tuple(others[:-1]))

@@ -8,6 +8,7 @@ from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.planner.pod_actions import has_too_many_leftovers
 from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
 from kubealign_operator.planner.restart_policy import UnitRestart, is_exempt
 from kubealign_operator.planner.snapshot import JobSnapshot
@@ -83,10 +84,13 @@ def _member_reasons(
     snapshot: JobSnapshot, unit: ProcessUnit, member: UnitMember, restarts: int, budget: int
 ) -> list[FailureReason]:
     name, pod = member.process.name, member.pod
-    if member.is_foreign:
-        return [failure_reasons.pod_name_conflict(name, member.pod_name)]
+    if pod is None and has_too_many_leftovers(unit) and member.leftovers:
+        return [failure_reasons.successor_blocked(name, member.leftovers[0])]
     if pod is None:
-        error = snapshot.observed.create_errors.get(member.pod_name)
+        pod_name = unit.pod_name(member)
+        if pod_name in snapshot.taken_names:
+            return [failure_reasons.pod_name_conflict(name, pod_name)]
+        error = snapshot.observed.create_errors.get(pod_name)
         return [] if error is None else [failure_reasons.create_refused(name, error)]
     found_reason = failure_reasons.reason_not_ready(name, pod, snapshot.now, unit.runs_to_completion)
     if pod_state.is_lost(pod, snapshot.now):
@@ -111,15 +115,28 @@ def lost_pod_reason(snapshot: JobSnapshot) -> FailureReason | None:
     return None
 
 
+def leftover_message(snapshot: JobSnapshot) -> str:
+    """Return a sentence about a pod that a finalizer keeps for long, without blocking the job; empty: none."""
+    leftovers = [
+        pod
+        for pod in snapshot.pods
+        if pod_state.is_leftover(pod) and pod_state.is_blocked_by_finalizers(pod, snapshot.now)
+    ]
+    return failure_reasons.blocking_finalizers(leftovers[0]) if leftovers else ""
+
+
 def removal_obstacle(snapshot: JobSnapshot) -> str:
     """Return what the removal of all pods waits for, in words that follow a colon."""
     lost = lost_pod_reason(snapshot)
     if lost is not None:
         return lost.message
-    blocked = [pod for pod in snapshot.pods if pod_state.is_blocked_by_finalizers(pod, snapshot.now)]
+    blocked = [
+        pod for pod in snapshot.remaining_pods if pod_state.is_blocked_by_finalizers(pod, snapshot.now)
+    ]
     if blocked:
         return failure_reasons.blocking_finalizers(blocked[0])
-    remaining = ", ".join(sorted({snapshot.process_name(pod) for pod in snapshot.pods})[:_MAX_NAMED])
+    names_of_processes = sorted({snapshot.process_name(pod) for pod in snapshot.remaining_pods})
+    remaining = ", ".join(names_of_processes[:_MAX_NAMED])
     return f"waits for {remaining} to end"
 
 

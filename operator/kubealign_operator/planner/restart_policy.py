@@ -78,8 +78,11 @@ def apply_restart_policy(
             restarts += counted
             new.append(UnitRestart(unit.name, reason, counted))
             result.append(unit.next_attempt())
-        elif unit.is_gang and _is_incomplete_gang(unit, complete):
-            # A rank was deleted from outside: the other ranks would hang in their collectives forever.
+        elif any(pod_state.is_terminating(pod) for _, pod in unit.current_pods) or (
+            unit.is_gang and _is_incomplete_gang(unit, complete)
+        ):
+            # A pod was deleted from outside: its successor has another name, and the other ranks of a gang
+            # would hang in their collectives forever.
             result.append(unit.next_attempt())
         else:
             result.append(unit)
@@ -123,8 +126,6 @@ def _finish_time(entry: tuple[Process, PodView]) -> float:
 
 
 def _is_incomplete_gang(unit: ProcessUnit, complete: frozenset[str]) -> bool:
-    if any(pod_state.is_terminating(pod) for _, pod in unit.current_pods):
-        return True
     return unit.group in complete and bool(unit.current_pods) and bool(unit.missing_members)
 
 

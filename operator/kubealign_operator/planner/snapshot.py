@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from kubealign.labels import RENEW_CREDENTIALS_ANNOTATION, RETRY_ANNOTATION
 from kubealign.process_settings import Role
@@ -71,6 +72,16 @@ class JobSnapshot:
     def _request(self, annotation: str) -> str:
         value = get_path(self.observed.job, "metadata", "annotations", annotation)
         return text(value)[:_MAX_REQUEST_LENGTH]
+
+    @property
+    def remaining_pods(self) -> list[PodView]:
+        """Pods whose processes may still run, or whose deletion is not complete: no leftovers."""
+        return [pod for pod in self.pods if not pod_state.is_leftover(pod)]
+
+    @cached_property
+    def taken_names(self) -> frozenset[str]:
+        """Names of all pods with the job's labels, whoever owns them."""
+        return frozenset(pod.name for pod in self.observed.pods)
 
     def pods_in_group(self, group: str) -> list[PodView]:
         return [pod for pod in self.pods if pod.labels.get(names.GROUP_LABEL) == group]

@@ -17,7 +17,7 @@ def has_prepared(units: Sequence[ProcessUnit]) -> bool:
         pod_state.exit_code(pod) == 0
         for unit in units
         if unit.name == PREPARE
-        for _, pod in (*unit.current_pods, *unit.stale_pods)
+        for pod in (*(pod for _, pod in (*unit.current_pods, *unit.stale_pods)), *unit.leftover_pods)
     )
 
 

@@ -197,7 +197,7 @@ class ProcessItem(ApiModel):
     silent_seconds: float | None = Field(
         description="Seconds since the last heartbeat; null: none, or it has expired.", examples=[0.8]
     )
-    where: str = Field(description="The pod, or the process id.", examples=["sums-rollout-0"])
+    where: str = Field(description="The pod, or the process id.", examples=["sums-rollout-0-0"])
 
 
 class ProcessList(ApiModel):

@@ -51,7 +51,7 @@ def assert_streamed(steps: list[dict[str, Any]], count: int) -> None:
 
 def lose_server(tenant: Tenant, job: str) -> None:
     """Kill the Triton server in the worker's pod, and wait until another runs in that pod."""
-    pod = tenant.pods()[f"{job}-rollout-0"]
+    pod = tenant.pods()[f"{job}-rollout-0-0"]
     [before] = pids(pod, "tritonserver")
     os.kill(before, signal.SIGKILL)
     tenant.until(lambda: pids(pod, "tritonserver") not in ([], [before]), "another Triton server", 180)
@@ -86,7 +86,7 @@ def test_megatron_trains_in_two_pods_and_a_killed_triton_server_costs_no_pod(ten
     lose_server(tenant, "pieces")
     tenant.until_beyond("pieces", tenant.step("pieces"), "after the server was killed", _START_SECONDS)
     assert tenant.pods() == pods, "no pod was started again"
-    log = tenant.kubectl("logs", "pieces-rollout-0")
+    log = tenant.kubectl("logs", "pieces-rollout-0-0")
     assert "Triton server is started again" in log and "work was given back" in log
     tenant.until_phase("pieces", "Succeeded", 300)
     assert not tenant.status("pieces").get("restarts")
@@ -103,7 +103,7 @@ def test_two_pods_are_one_worker(tenant: Tenant) -> None:
     set_pace(tenant, 0.0)
     engine = {"torch": {"maxSequences": 64, "tensorParallel": 2}}
     tenant.apply(paced_job("shared", steps, rollout={"engine": engine, "sampling": {"maxTokens": 4}}))
-    pods = {f"shared-{name}" for name in ("rollout-0", "rollout-0-r1")}
+    pods = {f"shared-{name}-0" for name in ("rollout-0", "rollout-0-r1")}
     tenant.until(lambda: pods <= set(tenant.pods()), "both pods of the worker")
     tenant.until_phase("shared", "Succeeded", _START_SECONDS)
     assert not tenant.status("shared").get("restarts")

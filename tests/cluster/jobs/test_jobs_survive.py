@@ -14,14 +14,22 @@ _LEASE = ("get", "lease", "kubealign-operator", "-n", NAMESPACE, "-o", "jsonpath
 
 def lose_pod(tenant: Tenant, job: str, process: str) -> None:
     """Delete a pod, and wait until it is replaced and the job makes progress."""
-    name = f"{job}-{process}"
-    before = tenant.pods()[name]
-    tenant.kubectl("delete", "pod", name, "--wait=false")
-    tenant.until(lambda: tenant.pods().get(name, before) != before, f"another pod {name}", 180)
-    tenant.control_plane.kubectl.wait_for(
-        f"pod/{name}", "condition=Ready", namespace=tenant.namespace, seconds=180
+    [before] = pods_of(tenant, job, process)
+    tenant.kubectl("delete", before, "--wait=false")
+    tenant.until(
+        lambda: len(pods := pods_of(tenant, job, process)) == 1 and pods != [before],
+        f"another pod than {before}",
+        180,
     )
-    tenant.until_beyond(job, tenant.step(job), f"after {name} was deleted")
+    [after] = pods_of(tenant, job, process)
+    tenant.control_plane.kubectl.wait_for(after, "condition=Ready", namespace=tenant.namespace, seconds=180)
+    tenant.until_beyond(job, tenant.step(job), f"after {before} was deleted")
+
+
+def pods_of(tenant: Tenant, job: str, process: str) -> list[str]:
+    """Return pod/NAME of the pods of a process, whose names contain the attempt."""
+    selector = f"kubealign.dev/job={job},kubealign.dev/process={process}"
+    return tenant.kubectl("get", "pods", "-l", selector, "-o", "name").split()
 
 
 def leader(tenant: Tenant) -> str:

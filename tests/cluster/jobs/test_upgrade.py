@@ -52,7 +52,7 @@ def workers(tenant: Tenant, job: str) -> set[str]:
 def scale(tenant: Tenant, job: str, replicas: int) -> None:
     """Scale a running job with kubectl, and wait until pods and status follow and the steps go on."""
     tenant.kubectl("scale", f"aj/{job}", f"--replicas={replicas}")
-    expected = {f"{job}-rollout-{number}" for number in range(replicas)}
+    expected = {f"{job}-rollout-{number}-0" for number in range(replicas)}
     tenant.until(lambda: workers(tenant, job) == expected, f"{replicas} rollout workers")
 
     def status_agrees() -> bool:

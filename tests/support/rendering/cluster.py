@@ -160,6 +160,9 @@ class Cluster:
         """Let the nodes end the pods that are being deleted or stopped. Return the names of removed pods."""
         gone = [name for name, pod in self.pods.items() if "deletionTimestamp" in pod["metadata"]]
         for name in gone:
+            if self.pods[name]["status"]["phase"] == "Running":
+                # Only pods that finalizers keep still show it.
+                self.end(name, code if code else _KILLED, reason="Error")
             self._finalize(name)
         for name, pod in self.pods.items():
             if pod["spec"].get("activeDeadlineSeconds") == 1 and pod["status"]["phase"] == "Running":
@@ -167,12 +170,17 @@ class Cluster:
         return gone
 
     def short_names(self) -> list[str]:
-        """Return the pod names without the job's name."""
-        prefix = f"{self.job['metadata']['name']}-"
-        return [name.removeprefix(prefix) for name in self.pods]
+        """Return the process names of the pods."""
+        return [str(pod["metadata"]["labels"][names.PROCESS_LABEL]) for pod in self.pods.values()]
 
     def name(self, process: str) -> str:
-        return names.pod(self.job["metadata"]["name"], process)
+        """Return the name of the newest pod of a process; without a pod, that of its first attempt."""
+        attempts = {
+            int(pod["metadata"]["labels"][names.ATTEMPT_LABEL]): name
+            for name, pod in self.pods.items()
+            if pod["metadata"]["labels"].get(names.PROCESS_LABEL) == process
+        }
+        return attempts[max(attempts)] if attempts else names.pod(self.job["metadata"]["name"], process, 0)
 
     def settings(self, process: str) -> Json:
         """Return the settings in the environment of a process's pod."""

@@ -42,7 +42,8 @@ def has_succeeded(snapshot: JobSnapshot) -> bool:
 def permanent_failure(snapshot: JobSnapshot) -> FailureReason | None:
     """Return the reason of the first process that reported a permanent failure."""
     process_names = {process.name for process in snapshot.processes}
-    for pod in snapshot.pods:
+    # The exit code of a leftover has been seen before: a retry of the job must not fail by it.
+    for pod in snapshot.remaining_pods:
         process = snapshot.process_name(pod)
         if process in process_names and pod_state.exit_code(pod) == ExitCode.PERMANENT:
             return failure_reasons.permanent_failure_reason(process, pod)

@@ -45,7 +45,7 @@ def plan_retry(snapshot: JobSnapshot, phase: JobPhase, job: AlignmentJob | None,
     refusal = _refusal(snapshot, phase, job, error)
     if refusal:
         return _plan_refusal(snapshot, phase, refusal)
-    if snapshot.pods:
+    if snapshot.remaining_pods:
         return _plan_removal(snapshot)
     # A job that failed before its start, because of a dependency, waits for its dependencies again.
     next_phase = JobPhase.STARTING if snapshot.has_started else JobPhase.PENDING

@@ -49,6 +49,7 @@ from kubealign_operator.planner.previous_status import active_seconds, condition
 from kubealign_operator.planner.process_units import ProcessUnit
 from kubealign_operator.planner.readiness import (
     blocking_reason,
+    leftover_message,
     pending_processes,
     refused_object_reason,
     role_statuses,
@@ -121,7 +122,9 @@ def plan_active(
     phase = JobPhase.RUNNING if running else JobPhase.STARTING
     return Decision(
         phase,
-        problem.message if problem is not None else pending or _driver_message(snapshot, running),
+        problem.message
+        if problem is not None
+        else pending or _driver_message(snapshot, running) or leftover_message(snapshot),
         conditions=_conditions(snapshot, problem, pending, prepared, running),
         status_changes={
             **status_changes,

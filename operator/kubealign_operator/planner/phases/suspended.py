@@ -9,7 +9,7 @@ from kubealign_operator.planner.credentials import renewal_without_pods, request
 from kubealign_operator.planner.plan import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
 from kubealign_operator.planner.pod_actions import delete_all_pods, delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds
-from kubealign_operator.planner.readiness import lost_pod_reason, removal_obstacle
+from kubealign_operator.planner.readiness import leftover_message, lost_pod_reason, removal_obstacle
 from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 
 
@@ -33,7 +33,8 @@ def plan_suspending(snapshot: JobSnapshot) -> Decision:
 def plan_suspended(snapshot: JobSnapshot) -> Decision:
     """Decide on a suspended job. A pod that appears is deleted."""
     at_step = "" if snapshot.step is None else f" at step {snapshot.step}"
-    message = f"suspended{at_step}; set spec.suspend to false to resume"
+    leftover = leftover_message(snapshot)
+    message = f"suspended{at_step}; set spec.suspend to false to resume" + (leftover and f"; {leftover}")
     overdue, requeue_at = force_overdue_deletions(snapshot)
     # The password of Redis is revoked at once; the pods get the credentials of the resume.
     reason = requested_renewal(snapshot)

@@ -10,7 +10,7 @@ from kubealign.termination_message import last_error_line, truncate_middle
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import sft
 
-_POD = "sft-trainer-0"
+_POD = "sft-trainer-0-0"
 
 
 def _event(level: str, message: str, **more: str) -> str:
@@ -127,7 +127,7 @@ _CASES: dict[str, tuple[Callable[[Cluster], None], str, str]] = {
         _slow,
         "SlowStart",
         "trainer-0 has been on node node-1 for a minute without starting: its image or a volume is not "
-        "available yet; see kubectl describe pod sft-trainer-0",
+        "available yet; see kubectl describe pod sft-trainer-0-0",
     ),
 }
 
@@ -167,7 +167,7 @@ def test_a_slow_pod_is_requeued_in_time() -> None:
         (True, "trainer-0 is force-deleted: its node node-1 has not confirmed that it ended"),
         (
             False,
-            "trainer-0 cannot be replaced: its node node-1 has not confirmed that pod sft-trainer-0 ended, "
+            "trainer-0 cannot be replaced: its node node-1 has not confirmed that pod sft-trainer-0-0 ended, "
             "so its processes may still run. Once the machine is known to be off, delete the Node object or "
             "give it the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute; "
             "lifecycle.forceDeleteLostPods: true replaces the pod at once",

@@ -63,7 +63,7 @@ def test_a_foreign_worker_is_not_counted_and_outlives_job_and_suspension() -> No
 def test_a_foreign_pod_of_the_same_name_is_named_in_the_message() -> None:
     cluster = Cluster(two_ranks())
     cluster.step()
-    del cluster.pods["two-ranks-nats"]["metadata"]["ownerReferences"]
+    del cluster.pods["two-ranks-nats-0"]["metadata"]["ownerReferences"]
     cluster.settle()
-    assert "waits until the pod two-ranks-nats, which is not this job's, is gone" in cluster.message
-    assert "two-ranks-nats" in cluster.pods
+    assert "waits until the pod two-ranks-nats-0, which is not this job's, is gone" in cluster.message
+    assert "two-ranks-nats-0" in cluster.pods

@@ -89,7 +89,7 @@ def test_a_finished_driver_completes_the_job_and_pods_are_kept_for_logs() -> Non
     cluster.end(cluster.name("driver"), 0)
     rendered = cluster.step()
     assert cluster.phase == "Succeeded"
-    assert {stop.name for stop in rendered.stop} == {"sft-nats", "sft-trainer-0"}
+    assert {stop.name for stop in rendered.stop} == {"sft-nats-0", "sft-trainer-0-0"}
     assert rendered.delete == () and rendered.create == ()
     assert cluster.job["status"]["result"] == {"claimName": "runs", "path": "team/sft-6f1f7d0e/result"}
     assert cluster.job["status"]["activeSeconds"] == 100
@@ -143,7 +143,7 @@ def test_suspend_stops_the_driver_first_and_resume_skips_preparation() -> None:
     cluster.settle()
     assert cluster.phase == "Suspending"
     assert [name for name, pod in cluster.pods.items() if "deletionTimestamp" in pod["metadata"]] == [
-        "ppo-driver"
+        "ppo-driver-0"
     ]
     cluster.finish_leaving()
     cluster.settle()
@@ -212,14 +212,14 @@ def test_scale_down_removes_the_highest_indices_and_scale_up_recreates_them() ->
     cluster.start()
     cluster.job["spec"]["rollout"] = {"replicas": 1, "minReplicas": 1}
     rendered = cluster.step()
-    assert [deletion.name for deletion in rendered.delete] == ["ppo-rollout-2", "ppo-rollout-1"]
+    assert [deletion.name for deletion in rendered.delete] == ["ppo-rollout-2-0", "ppo-rollout-1-0"]
     assert all(deletion.grace_seconds is None for deletion in rendered.delete)
     cluster.settle()
     assert cluster.job["status"]["rolloutReplicas"] == 1
     cluster.job["spec"]["rollout"] = {"replicas": 5, "minReplicas": 1}
     cluster.settle()
     # The names of terminating pods are still in use.
-    assert cluster.made[-2:] == ["ppo-rollout-3", "ppo-rollout-4"]
+    assert cluster.made[-2:] == ["ppo-rollout-3-0", "ppo-rollout-4-0"]
     cluster.finish_leaving()
     cluster.settle()
     assert cluster.job["status"]["rolloutReplicas"] == 5
@@ -284,7 +284,7 @@ def test_a_resolved_result_survives_the_deletion_of_its_job() -> None:
     cluster.settle()
     claims = [
         volume["persistentVolumeClaim"]["claimName"]
-        for volume in cluster.pods["ppo-driver"]["spec"]["volumes"]
+        for volume in cluster.pods[cluster.name("driver")]["spec"]["volumes"]
         if "persistentVolumeClaim" in volume
     ]
     assert "runs" in claims
@@ -357,7 +357,7 @@ def test_the_deadline_excludes_suspensions() -> None:
     assert cluster.phase == "Failed"
     assert cluster.message == "the job has run for 100 s (lifecycle.activeDeadlineSeconds)"
     # The driver writes its checkpoint before the other pods stop.
-    assert [stop.name for stop in rendered.stop] == ["sft-driver"]
+    assert [stop.name for stop in rendered.stop] == ["sft-driver-0"]
     cluster.finish_leaving()
     cluster.settle()
     assert all(pod["spec"].get("activeDeadlineSeconds") == 1 for pod in cluster.pods.values())
@@ -369,7 +369,7 @@ def test_a_hanging_driver_delays_the_others_by_its_grace_period_only() -> None:
     cluster.pass_time(100)
     cluster.settle()
     cluster.pass_time(120)
-    assert {stop.name for stop in cluster.step().stop} == {"sft-nats", "sft-trainer-0"}
+    assert {stop.name for stop in cluster.step().stop} == {"sft-nats-0", "sft-trainer-0-0"}
 
 
 def test_pods_that_never_started_are_deleted_at_the_end() -> None:
@@ -379,7 +379,7 @@ def test_pods_that_never_started_are_deleted_at_the_end() -> None:
     cluster.settle()
     cluster.end(cluster.name("driver"), 0)
     rendered = cluster.step()
-    assert [deletion.name for deletion in rendered.delete] == ["ppo-rollout-3"]
+    assert [deletion.name for deletion in rendered.delete] == ["ppo-rollout-3-0"]
 
 
 def test_a_job_being_deleted_is_left_alone() -> None:
@@ -400,11 +400,11 @@ def test_a_pod_on_an_unreachable_node_stays_until_kubernetes_removes_it() -> Non
     cluster.pass_time(3600)
     rendered = cluster.step()
     assert (rendered.delete, rendered.create) == ((), ())
-    uid = cluster.pods["sft-trainer-0"]["metadata"]["uid"]
+    uid = cluster.pods[cluster.name("trainer-0")]["metadata"]["uid"]
     # The node is gone: the garbage collector removes the pod.
-    cluster.vanish("sft-trainer-0")
+    cluster.vanish(cluster.name("trainer-0"))
     cluster.settle()
-    assert cluster.pods["sft-trainer-0"]["metadata"]["uid"] != uid
+    assert cluster.pods[cluster.name("trainer-0")]["metadata"]["uid"] != uid
     assert cluster.job["status"]["restarts"] == 0
 
 
@@ -416,7 +416,7 @@ def test_suspension_names_the_pod_that_it_waits_for() -> None:
     cluster.pass_time(3600)
     cluster.settle()
     assert cluster.phase == "Suspending"
-    assert "its node node-1 has not confirmed that pod sft-driver ended" in cluster.message
+    assert "its node node-1 has not confirmed that pod sft-driver-0 ended" in cluster.message
 
 
 def test_a_pod_on_an_unreachable_node_is_force_deleted_if_the_job_allows_it() -> None:
@@ -426,10 +426,10 @@ def test_a_pod_on_an_unreachable_node_is_force_deleted_if_the_job_allows_it() ->
     rendered = cluster.step()
     assert rendered.requeue_after == pytest.approx(35 + 60, abs=1)
     cluster.pass_time(96)
-    name, uid = "sft-trainer-0", cluster.pods["sft-trainer-0"]["metadata"]["uid"]
+    name, uid = "sft-trainer-0-0", cluster.pods[cluster.name("trainer-0")]["metadata"]["uid"]
     assert cluster.step().delete == (PodDeletion(name, uid, 0),)
     cluster.settle()
-    assert cluster.pods["sft-trainer-0"]["metadata"]["uid"] != uid
+    assert cluster.pods[cluster.name("trainer-0")]["metadata"]["uid"] != uid
     assert cluster.job["status"]["restarts"] == 0
 
 
@@ -487,7 +487,7 @@ def test_a_job_of_the_same_name_waits_for_the_old_pods_to_be_deleted() -> None:
     cluster.job["metadata"]["uid"] = "22222222-another"
     cluster.settle()
     assert cluster.made == []
-    assert "waits until the pod sft-nats, which is not this job's, is gone" in cluster.message
+    assert "waits until the pod sft-nats-0, which is not this job's, is gone" in cluster.message
     cluster.pods.clear()
     cluster.settle()
     assert cluster.short_names() == ["nats", "prepare"]

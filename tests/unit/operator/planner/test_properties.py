@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kubealign.spec.status import AlignmentJobStatus, JobPhase
+from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.lenient_json import get_path
 from kubealign_operator.kube_views.observed_job import (
     DependencyView,
@@ -113,7 +114,7 @@ def _pods(draw: st.DrawFn, job: str) -> list[Json]:
     value = {}
     for process in draw(st.lists(st.sampled_from(_PROCESSES), max_size=8, unique=True)):
         metadata = {
-            "name": f"{job}-{process}",
+            "name": f"{job}-{process}{draw(st.sampled_from(['', '-0', '-1']))}",
             "uid": f"uid-{process}",
             "creationTimestamp": draw(_times),
             "ownerReferences": [
@@ -133,6 +134,8 @@ def _pods(draw: st.DrawFn, job: str) -> list[Json]:
         }
         if draw(st.booleans()):
             metadata["deletionTimestamp"] = draw(_times)
+            metadata["deletionGracePeriodSeconds"] = draw(st.sampled_from([0, 30]))
+            metadata["finalizers"] = draw(st.sampled_from([[], ["example.org/audit"]]))
         spec = {"nodeName": draw(st.sampled_from(["", "node-1"])), "containers": draw(_garbage)}
         value[process] = {"metadata": metadata, "spec": spec, "status": draw(_status(_terminated))}
     return [
@@ -220,7 +223,7 @@ def _worlds(draw: st.DrawFn) -> tuple[ObservedState, datetime]:
             st.frozensets(st.sampled_from([("Secret", f"{name}-credentials"), ("Service", f"{name}-peers")]))
         ),
         create_errors=draw(
-            st.dictionaries(st.sampled_from([f"{name}-trainer-0", f"{name}-peers"]), st.text(max_size=9))
+            st.dictionaries(st.sampled_from([f"{name}-trainer-0-0", f"{name}-peers"]), st.text(max_size=9))
         ),
         dependencies={"sft": draw(views)} if draw(st.booleans()) else {},
         progress=draw(
@@ -263,10 +266,24 @@ def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
     created = [item["metadata"]["name"] for item in rendered.create if item["kind"] == "Pod"]
     assert not set(created) & {pod.name for pod in observed.pods}
     assert len(created) == len(set(created))
+    ended = [pod for pod in observed.pods if pod_state.is_leftover(pod)]
+    live = {
+        pod.labels.get("kubealign.dev/process")
+        for pod in observed.pods
+        if pod.owner_uid == UID and pod not in ended
+    }
+    processes = [
+        item["metadata"]["labels"]["kubealign.dev/process"]
+        for item in rendered.create
+        if item["kind"] == "Pod"
+    ]
+    assert len(processes) == len(set(processes))
+    assert not live & set(processes), "two pods of one process may run"
     removed = [(item.name, item.uid) for item in (*rendered.delete, *rendered.stop)]
     assert len(removed) == len(set(removed))
     own = {(pod.name, pod.uid) for pod in observed.pods if pod.owner_uid == UID}
     assert set(removed) <= own
+    assert not set(removed) & {(pod.name, pod.uid) for pod in ended}
 
 
 @pytest.mark.slow
@@ -332,6 +349,8 @@ class _Story:
                 cluster.end(name, 1)
             case "delete" if name:
                 cluster.delete(name)
+            case "finalizer" if name:
+                cluster.pods[name]["metadata"]["finalizers"] = ["example.org/audit"]
             case "vanish" if name:
                 cluster.vanish(name)
             case "suspend":
@@ -340,11 +359,21 @@ class _Story:
                 cluster.job["spec"]["rollout"] = {"replicas": 1 + whom % 4, "minReplicas": 1}
             case "time":
                 cluster.pass_time(whom)
+            case "finalized":
+                for kept in [n for n, p in cluster.pods.items() if "deletionTimestamp" in p["metadata"]]:
+                    cluster.pods[kept]["metadata"].pop("finalizers", None)
             case "object":
                 cluster.objects.discard(("Service", cluster.name("peers")))
             case _:
                 pass
-        cluster.step()
+        plan = cluster.step()
+        assert len(plan.delete) <= len(pods), "a pod that is being deleted is deleted again"
+        alive_pods = [
+            pod["metadata"]["labels"]["kubealign.dev/process"]
+            for pod in cluster.pods.values()
+            if not pod_state.is_leftover(pod_view(pod))
+        ]
+        assert len(alive_pods) == len(set(alive_pods)), "two pods of one process may run"
 
 
 _HAPPENINGS = (
@@ -355,6 +384,8 @@ _HAPPENINGS = (
     "crash",
     "delete",
     "vanish",
+    "finalizer",
+    "finalized",
     "suspend",
     "scale",
     "time",
@@ -380,6 +411,8 @@ def test_a_job_finishes_once_under_any_sequence_of_faults(job: str, story: list[
         assert before not in _FINAL or cluster.phase == before
         assert cluster.job["status"].get("restarts", 0) <= 3
     cluster.job["spec"]["suspend"] = False
+    for pod in cluster.pods.values():
+        pod["metadata"].pop("finalizers", None)
     for _ in range(12):
         if cluster.phase in _FINAL:
             break

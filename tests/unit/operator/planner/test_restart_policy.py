@@ -21,12 +21,12 @@ def _running(job: dict[str, object]) -> Cluster:
 def test_a_failed_rank_restarts_its_whole_group() -> None:
     cluster = _running(two_ranks())
     cluster.pass_time(100)
-    cluster.end("two-ranks-trainer-1", 1, "RuntimeError: NCCL timed out")
+    cluster.end("two-ranks-trainer-1-0", 1, "RuntimeError: NCCL timed out")
     rendered = cluster.step()
     # The attempt is recorded once, before any pod is recreated.
     assert cluster.job["status"]["attempts"] == {"trainer": 1}
     assert cluster.job["status"]["restarts"] == 1
-    assert [(pod.name, pod.grace_seconds) for pod in rendered.delete] == [("two-ranks-trainer-0", 1)]
+    assert [(pod.name, pod.grace_seconds) for pod in rendered.delete] == [("two-ranks-trainer-0-0", 1)]
     assert rendered.create == ()
     assert cluster.message == (
         "trainer-1 ended with code 1: RuntimeError: NCCL timed out; starting trainer again "
@@ -37,7 +37,7 @@ def test_a_failed_rank_restarts_its_whole_group() -> None:
     cluster.finish_leaving()
     cluster.pass_time(1)
     cluster.settle()
-    assert cluster.made[-2:] == ["two-ranks-trainer-0", "two-ranks-trainer-1"]
+    assert cluster.made[-2:] == ["two-ranks-trainer-0-1", "two-ranks-trainer-1-1"]
     for name in cluster.made[-2:]:
         assert cluster.pods[name]["metadata"]["labels"]["kubealign.dev/attempt"] == "1"
     cluster.serve()
@@ -54,35 +54,35 @@ def test_a_failed_rank_restarts_its_whole_group() -> None:
 def test_the_backoff_grows(attempt: int, seconds: float) -> None:
     cluster = _running(sft())
     cluster.job["status"]["attempts"] = {"trainer-0": attempt - 1}
-    cluster.pods["sft-trainer-0"]["metadata"]["labels"]["kubealign.dev/attempt"] = str(attempt - 1)
+    cluster.pods[cluster.name("trainer-0")]["metadata"]["labels"]["kubealign.dev/attempt"] = str(attempt - 1)
     cluster.pass_time(10)
-    cluster.end("sft-trainer-0", 1)
+    cluster.end(cluster.name("trainer-0"), 1)
     rendered = cluster.step()
     assert rendered.delete == ()
     assert rendered.requeue_after == pytest.approx(seconds, abs=0.1)
     cluster.pass_time(seconds)
-    assert [pod.name for pod in cluster.step().delete] == ["sft-trainer-0"]
-    assert [pod["metadata"]["name"] for pod in cluster.step().create] == ["sft-trainer-0"]
+    assert [pod.name for pod in cluster.step().delete] == ["sft-trainer-0-0"]
+    assert [pod["metadata"]["name"] for pod in cluster.step().create] == [f"sft-trainer-0-{attempt}"]
 
 
 def test_a_minute_of_uptime_resets_the_backoff() -> None:
     cluster = _running(sft())
     cluster.job["status"]["attempts"] = {"trainer-0": 7}
-    cluster.pods["sft-trainer-0"]["metadata"]["labels"]["kubealign.dev/attempt"] = "7"
+    cluster.pods[cluster.name("trainer-0")]["metadata"]["labels"]["kubealign.dev/attempt"] = "7"
     cluster.pass_time(61)
-    cluster.end("sft-trainer-0", 1)
+    cluster.end(cluster.name("trainer-0"), 1)
     assert cluster.step().requeue_after == pytest.approx(0.5, abs=0.1)
 
 
 def test_a_replaced_driver_restarts_outside_the_budget() -> None:
     cluster = _running(sft(lifecycle={"maxRestarts": 0}))
     cluster.pass_time(40)
-    uid = cluster.pods["sft-driver"]["metadata"]["uid"]
-    cluster.end("sft-driver", ExitCode.REPLACED)
+    uid = cluster.pods[cluster.name("driver")]["metadata"]["uid"]
+    cluster.end(cluster.name("driver"), ExitCode.REPLACED)
     cluster.settle()
     cluster.pass_time(2)
     cluster.settle()
-    assert cluster.pods["sft-driver"]["metadata"]["uid"] != uid
+    assert cluster.pods[cluster.name("driver")]["metadata"]["uid"] != uid
     assert (cluster.phase, cluster.job["status"].get("restarts", 0)) == ("Running", 0)
 
 
@@ -101,7 +101,7 @@ def test_an_exhausted_budget_fails_the_job() -> None:
 
 def _crash(cluster: Cluster) -> None:
     """End the trainer, and let its successor serve if the job goes on."""
-    cluster.end("sft-trainer-0", 1, "ValueError: x")
+    cluster.end(cluster.name("trainer-0"), 1, "ValueError: x")
     cluster.settle()
     cluster.pass_time(40)
     cluster.settle()
@@ -138,7 +138,7 @@ def test_a_job_that_repeats_the_same_steps_makes_no_progress() -> None:
 
 def test_a_budget_of_zero_fails_the_job_at_once() -> None:
     cluster = _running(sft(lifecycle={"maxRestarts": 0}))
-    cluster.end("sft-nats", 139)
+    cluster.end(cluster.name("nats"), 139)
     cluster.settle()
     assert cluster.message == (
         "nats was killed by SIGSEGV; the job allows no restart (lifecycle.maxRestarts)"
@@ -147,7 +147,7 @@ def test_a_budget_of_zero_fails_the_job_at_once() -> None:
 
 def test_a_permanent_failure_fails_the_job_with_the_processs_message() -> None:
     cluster = _running(sft())
-    cluster.end("sft-trainer-0", 78, "spec.policy.model: /volumes/models/base has no config.json")
+    cluster.end(cluster.name("trainer-0"), 78, "spec.policy.model: /volumes/models/base has no config.json")
     cluster.settle()
     assert cluster.phase == "Failed"
     assert cluster.message == "trainer-0: spec.policy.model: /volumes/models/base has no config.json"
@@ -157,9 +157,9 @@ def test_a_permanent_failure_fails_the_job_with_the_processs_message() -> None:
 
 def test_a_late_permanent_failure_of_a_replaced_rank_still_counts() -> None:
     cluster = _running(two_ranks())
-    cluster.end("two-ranks-trainer-1", 1)
+    cluster.end("two-ranks-trainer-1-0", 1)
     cluster.step()
-    cluster.end("two-ranks-trainer-0", 78, "the disk is full")
+    cluster.end("two-ranks-trainer-0-0", 78, "the disk is full")
     cluster.settle()
     assert (cluster.phase, cluster.message) == ("Failed", "trainer-0: the disk is full")
 
@@ -180,7 +180,7 @@ def test_disruptions_never_spend_the_budget(disrupt: Callable[[Cluster, str], No
     cluster = _running(sft(lifecycle={"maxRestarts": 0}))
     for _ in range(3):
         cluster.pass_time(100)
-        disrupt(cluster, "sft-trainer-0")
+        disrupt(cluster, cluster.name("trainer-0"))
         cluster.step()
         assert "starting trainer-0 again (not counted)" in cluster.message
         cluster.settle()
@@ -195,7 +195,7 @@ def test_disruptions_never_spend_the_budget(disrupt: Callable[[Cluster, str], No
 
 def test_a_process_that_waits_for_storage_is_not_counted() -> None:
     cluster = _running(sft(lifecycle={"maxRestarts": 0}))
-    cluster.end("sft-trainer-0", 74, "No space left on device at /volumes/runs/x")
+    cluster.end(cluster.name("trainer-0"), 74, "No space left on device at /volumes/runs/x")
     cluster.step()
     problem = (
         "trainer-0 waits for storage, which is full or does not answer: No space left on device at "
@@ -217,8 +217,8 @@ def test_a_process_that_waits_for_storage_is_not_counted() -> None:
 def test_a_rank_that_crashes_after_a_disruption_of_another_is_not_counted() -> None:
     """Check the ranks that fail in their collectives because the node of another one shuts down."""
     cluster = _running(two_ranks())
-    _shut_down(cluster, "two-ranks-trainer-1")
-    cluster.end("two-ranks-trainer-0", 1, "RuntimeError: NCCL timed out")
+    _shut_down(cluster, "two-ranks-trainer-1-0")
+    cluster.end("two-ranks-trainer-0-0", 1, "RuntimeError: NCCL timed out")
     cluster.step()
     assert cluster.job["status"]["restarts"] == 0
     assert cluster.job["status"]["attempts"] == {"trainer": 1}
@@ -236,7 +236,7 @@ def test_a_deleted_pod_is_recreated_without_counting(process: str) -> None:
     assert cluster.job["status"]["restarts"] == 0
     cluster.finish_leaving()
     cluster.settle()
-    assert cluster.made[-1] == name
+    assert cluster.made[-1] == f"sft-{process}-1"
     cluster.serve()
     cluster.settle()
     assert cluster.message == ""
@@ -244,33 +244,33 @@ def test_a_deleted_pod_is_recreated_without_counting(process: str) -> None:
 
 def test_a_deleted_rank_restarts_its_group_without_counting() -> None:
     cluster = _running(two_ranks())
-    cluster.delete("two-ranks-trainer-0")
+    cluster.delete("two-ranks-trainer-0-0")
     rendered = cluster.step()
-    assert [pod.name for pod in rendered.delete] == ["two-ranks-trainer-1"]
+    assert [pod.name for pod in rendered.delete] == ["two-ranks-trainer-1-0"]
     cluster.finish_leaving()
     cluster.settle()
-    assert cluster.made[-2:] == ["two-ranks-trainer-0", "two-ranks-trainer-1"]
+    assert cluster.made[-2:] == ["two-ranks-trainer-0-1", "two-ranks-trainer-1-1"]
     assert cluster.job["status"]["restarts"] == 0
 
 
 def test_a_rank_that_vanished_unobserved_restarts_its_group() -> None:
     cluster = _running(two_ranks())
-    cluster.vanish("two-ranks-trainer-1")
-    assert [pod.name for pod in cluster.step().delete] == ["two-ranks-trainer-0"]
+    cluster.vanish("two-ranks-trainer-1-0")
+    assert [pod.name for pod in cluster.step().delete] == ["two-ranks-trainer-0-0"]
 
 
 def test_a_group_that_was_never_complete_is_completed() -> None:
     cluster = Cluster(two_ranks())
-    cluster.refusals["two-ranks-trainer-1"] = "exceeded quota: gpus"
+    cluster.refusals["two-ranks-trainer-1-0"] = "exceeded quota: gpus"
     cluster.settle()
     cluster.serve()
-    cluster.end("two-ranks-prepare", 0)
+    cluster.end("two-ranks-prepare-0", 0)
     for _ in range(3):
         cluster.step()
     cluster.serve()
     rendered = cluster.step()
     assert cluster.message == "trainer-1: its pod was refused: exceeded quota: gpus"
-    assert [pod["metadata"]["name"] for pod in rendered.create] == ["two-ranks-trainer-1"]
+    assert [pod["metadata"]["name"] for pod in rendered.create] == ["two-ranks-trainer-1-0"]
     assert rendered.delete == ()
     cluster.refusals.clear()
     cluster.settle()
@@ -282,7 +282,7 @@ def test_preparation_is_retried_and_its_success_is_remembered() -> None:
     cluster = Cluster(sft())
     cluster.settle()
     cluster.serve()
-    cluster.end("sft-prepare", 1, "OSError: the volume is away")
+    cluster.end(cluster.name("prepare"), 1, "OSError: the volume is away")
     cluster.settle()
     assert cluster.job["status"]["restarts"] == 1
     assert cluster.message.startswith(
@@ -291,10 +291,10 @@ def test_preparation_is_retried_and_its_success_is_remembered() -> None:
     cluster.pass_time(1)
     cluster.settle()
     cluster.serve()
-    cluster.end("sft-prepare", 0)
+    cluster.end(cluster.name("prepare"), 0)
     cluster.settle()
     assert "trainer-0" in cluster.short_names()
-    cluster.vanish("sft-prepare")
+    cluster.vanish(cluster.name("prepare"))
     cluster.settle()
     assert "prepare" not in cluster.short_names()
 
@@ -302,7 +302,7 @@ def test_preparation_is_retried_and_its_success_is_remembered() -> None:
 def test_a_stale_status_does_not_replace_newer_pods() -> None:
     cluster = _running(sft())
     cluster.pass_time(10)
-    cluster.end("sft-trainer-0", 1)
+    cluster.end(cluster.name("trainer-0"), 1)
     cluster.settle()
     cluster.pass_time(1)
     cluster.settle()
@@ -315,7 +315,7 @@ def test_a_stale_status_does_not_replace_newer_pods() -> None:
 
 def test_the_first_of_two_failed_ranks_is_reported() -> None:
     cluster = _running(two_ranks())
-    for seconds, name in ((5, "two-ranks-trainer-1"), (5, "two-ranks-trainer-0")):
+    for seconds, name in ((5, "two-ranks-trainer-1-0"), (5, "two-ranks-trainer-0-0")):
         cluster.pass_time(seconds)
         cluster.end(name, 1, name)
     cluster.step()
@@ -327,17 +327,17 @@ def test_the_first_of_two_failed_ranks_is_reported() -> None:
 def test_deleting_a_dead_pod_ends_the_backoff() -> None:
     cluster = _running(sft())
     cluster.pass_time(5)
-    cluster.end("sft-trainer-0", 1)
+    cluster.end(cluster.name("trainer-0"), 1)
     cluster.step()
-    cluster.vanish("sft-trainer-0")
-    assert [pod["metadata"]["name"] for pod in cluster.step().create] == ["sft-trainer-0"]
+    cluster.vanish(cluster.name("trainer-0"))
+    assert [pod["metadata"]["name"] for pod in cluster.step().create] == ["sft-trainer-0-1"]
     assert cluster.job["status"]["restarts"] == 1
 
 
 def test_last_transition_time_changes_with_the_status_only() -> None:
     cluster = _running(sft())
     cluster.pass_time(500)
-    cluster.end("sft-trainer-0", 1)
+    cluster.end(cluster.name("trainer-0"), 1)
     cluster.step()
     assert cluster.condition("Ready")["lastTransitionTime"] == written(cluster.now)
     assert cluster.condition("Accepted")["lastTransitionTime"] == written(START)
@@ -346,15 +346,15 @@ def test_last_transition_time_changes_with_the_status_only() -> None:
 def test_ranks_restart_together_after_the_last_old_pod_is_gone() -> None:
     cluster = _running(two_ranks())
     cluster.pass_time(5)
-    cluster.end("two-ranks-trainer-0", 1)
+    cluster.end("two-ranks-trainer-0-0", 1)
     cluster.step()
     cluster.pass_time(5)
     cluster.settle()
     assert "trainer-0" not in cluster.short_names()
-    assert "deletionTimestamp" in cluster.pods["two-ranks-trainer-1"]["metadata"]
+    assert "deletionTimestamp" in cluster.pods["two-ranks-trainer-1-0"]["metadata"]
     cluster.finish_leaving()
     cluster.settle()
-    assert cluster.made[-2:] == ["two-ranks-trainer-0", "two-ranks-trainer-1"]
+    assert cluster.made[-2:] == ["two-ranks-trainer-0-1", "two-ranks-trainer-1-1"]
 
 
 def test_a_surplus_worker_cannot_fail_the_job() -> None:
@@ -363,6 +363,6 @@ def test_a_surplus_worker_cannot_fail_the_job() -> None:
     cluster.start()
     cluster.job["spec"]["rollout"] = {"replicas": 2, "minReplicas": 2}
     cluster.settle()
-    cluster.end("ppo-rollout-2", 78, "no more work")
+    cluster.end("ppo-rollout-2-0", 78, "no more work")
     cluster.settle()
     assert cluster.phase == "Running"

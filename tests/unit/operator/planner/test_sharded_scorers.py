@@ -50,17 +50,17 @@ def test_all_pods_are_admitted_together() -> None:
 def test_a_failed_rank_restarts_its_replica_and_no_other() -> None:
     cluster = running()
     cluster.pass_time(100)
-    cluster.end("scored-reference-0-r1", 1, "RuntimeError: connection reset")
+    cluster.end("scored-reference-0-r1-0", 1, "RuntimeError: connection reset")
     rendered = cluster.step()
     assert cluster.job["status"]["attempts"] == {"reference-0": 1}
     assert cluster.job["status"]["restarts"] == 1
-    assert [pod.name for pod in rendered.delete] == ["scored-reference-0"]
+    assert [pod.name for pod in rendered.delete] == ["scored-reference-0-0"]
     assert "starting reference-0 again (1 of 10 restarts used)" in cluster.message
     cluster.settle()
     cluster.finish_leaving()
     cluster.pass_time(1)
     cluster.settle()
-    assert cluster.made[-2:] == ["scored-reference-0", "scored-reference-0-r1"]
+    assert cluster.made[-2:] == ["scored-reference-0-1", "scored-reference-0-r1-1"]
     cluster.serve()
     cluster.settle()
     assert cluster.counted("reference") == (2, 2)

@@ -23,7 +23,7 @@ def test_each_worker_has_its_own_rendezvous_and_counts_once() -> None:
         assert pod_settings["rendezvous"].startswith(f"{leader}.shared-peers.team.svc:")
         assert pod_settings.get("serves", True) is (rank == 0)
         assert cluster.pods[cluster.name(process)]["metadata"]["labels"][RANK] == str(rank)
-    assert RANK not in cluster.pods["shared-trainer-0"]["metadata"]["labels"]
+    assert RANK not in cluster.pods["shared-trainer-0-0"]["metadata"]["labels"]
     assert cluster.counted("rollout") == (2, 2)
     status = cluster.job["status"]
     assert status["rolloutReplicas"] == 2
@@ -32,7 +32,7 @@ def test_each_worker_has_its_own_rendezvous_and_counts_once() -> None:
 
 def test_a_worker_is_ready_when_all_of_its_pods_are() -> None:
     cluster = running()
-    cluster.run("shared-rollout-1-r1", ready=False)
+    cluster.run("shared-rollout-1-r1-0", ready=False)
     cluster.settle()
     assert cluster.counted("rollout") == (2, 1)
 
@@ -40,17 +40,17 @@ def test_a_worker_is_ready_when_all_of_its_pods_are() -> None:
 def test_a_failed_pod_restarts_its_worker_and_no_other() -> None:
     cluster = running()
     cluster.pass_time(100)
-    cluster.end("shared-rollout-0-r1", 1, "RuntimeError: connection reset")
+    cluster.end("shared-rollout-0-r1-0", 1, "RuntimeError: connection reset")
     rendered = cluster.step()
     assert cluster.job["status"]["attempts"] == {"rollout-0": 1}
     assert cluster.job["status"]["restarts"] == 1
-    assert [(pod.name, pod.grace_seconds) for pod in rendered.delete] == [("shared-rollout-0", 1)]
+    assert [(pod.name, pod.grace_seconds) for pod in rendered.delete] == [("shared-rollout-0-0", 1)]
     assert "starting rollout-0 again (1 of 10 restarts used)" in cluster.message
     cluster.settle()
     cluster.finish_leaving()
     cluster.pass_time(1)
     cluster.settle()
-    assert cluster.made[-2:] == ["shared-rollout-0", "shared-rollout-0-r1"]
+    assert cluster.made[-2:] == ["shared-rollout-0-1", "shared-rollout-0-r1-1"]
     cluster.serve()
     cluster.settle()
     assert cluster.counted("rollout") == (2, 2)
@@ -60,13 +60,13 @@ def test_scaling_adds_and_removes_whole_workers() -> None:
     cluster = running()
     cluster.job["spec"]["rollout"]["replicas"] = 3
     cluster.settle()
-    assert cluster.made[-2:] == ["shared-rollout-2", "shared-rollout-2-r1"]
+    assert cluster.made[-2:] == ["shared-rollout-2-0", "shared-rollout-2-r1-0"]
     cluster.serve()
     cluster.settle()
     assert (cluster.counted("rollout"), cluster.job["status"]["rolloutReplicas"]) == ((3, 3), 3)
     cluster.job["spec"]["rollout"]["replicas"] = 1
     gone = [pod.name for pod in cluster.step().delete]
-    assert gone == [f"shared-rollout-{name}" for name in ("2-r1", "2", "1-r1", "1")], (
+    assert gone == [f"shared-rollout-{name}" for name in ("2-r1-0", "2-0", "1-r1-0", "1-0")], (
         "the highest number goes first"
     )
     cluster.finish_leaving()
@@ -84,6 +84,6 @@ def test_the_queue_admits_whole_workers() -> None:
         if group in pod["metadata"]["labels"]
     }
     assert together == dict.fromkeys(
-        ["shared-reward-exact-0", "shared-rollout-0", "shared-rollout-0-r1", "shared-trainer-0"],
+        ["shared-reward-exact-0-0", "shared-rollout-0-0", "shared-rollout-0-r1-0", "shared-trainer-0-0"],
         str(len(together)),
     )

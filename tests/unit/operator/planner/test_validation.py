@@ -127,4 +127,4 @@ def test_a_job_at_the_limit_of_nesting_is_planned() -> None:
     cluster = Cluster(sft(podTemplate={"spec": {"affinity": affinity}}))
     cluster.settle()
     assert cluster.phase == "Starting"
-    assert cluster.pods["sft-prepare"]["spec"]["affinity"] == affinity
+    assert cluster.pods["sft-prepare-0"]["spec"]["affinity"] == affinity

@@ -202,7 +202,7 @@ class ClusterBackend:
             list_all(self._api, path, {"fieldSelector": "regarding.kind=Pod"}),
         )
         own_pod_events = cluster_events.select_pod_events(pod_events[0], job)
-        return cluster_events.to_job_events([*job_events[0], *own_pod_events], ref.name, job.created)
+        return cluster_events.to_job_events([*job_events[0], *own_pod_events], job)
 
     async def metrics(
         self, ref: JobRef, after: str = STREAM_START, count: int = 1000

@@ -16,21 +16,23 @@ Json = Mapping[str, Any]
 
 #: Matched by pattern, because workers added while the job ran are not in the spec.
 _ROLLOUT_NAME = re.compile(rf"{Role.ROLLOUT}-\d+")
+_ATTEMPT = re.compile(r"-\d+$", re.ASCII)
 #: Processes of every job in a cluster, where Redis belongs to the platform; they are named like their roles.
 _SINGLE_PROCESSES = frozenset(
     role.name for role in ROLE_SPECS.values() if not role.is_worker and role.certificate is not None
 )
 
 
-def to_job_events(items: Iterable[Json], job: str, since: datetime | None) -> list[JobEvent]:
+def to_job_events(items: Iterable[Json], job: JobRecord) -> list[JobEvent]:
     """Return the events, oldest first; the message of a pod's event begins with the pod's process name.
 
-    Args:
-        since: Creation time of the job; older events belong to another job of the same name.
+    Events older than the job belong to another job of the same name.
     """
-    converted = [event for item in items if (event := _to_job_event(item, job)) is not None]
+    processes = _process_names(job)
+    converted = [event for item in items if (event := _to_job_event(item, job.name, processes)) is not None]
     return sorted(
-        (event for event in converted if since is None or event.time >= since), key=lambda event: event.time
+        (event for event in converted if job.created is None or event.time >= job.created),
+        key=lambda event: event.time,
     )
 
 
@@ -39,14 +41,26 @@ def select_pod_events(items: Iterable[Json], job: JobRecord) -> list[Json]:
 
     Pods are matched by name, because a deleted pod has no labels to query.
     """
-    processes, prefix = _process_names(job), f"{job.name}-"
+    processes = _process_names(job)
+    return [
+        item
+        for item in items
+        if _process_of_pod(str((item.get("regarding") or {}).get("name") or ""), job.name, processes)
+    ]
 
-    def is_of_job(item: Json) -> bool:
-        name = str((item.get("regarding") or {}).get("name") or "")
-        process = name.removeprefix(prefix)
-        return process != name and (process in processes or _ROLLOUT_NAME.fullmatch(process) is not None)
 
-    return [item for item in items if is_of_job(item)]
+def _process_of_pod(pod: str, job: str, processes: frozenset[str]) -> str:
+    """Return the process of a pod of the job; empty if it is another job's.
+
+    The name ends with the attempt; that of a pod of an operator of an earlier version does not.
+    """
+    process = pod.removeprefix(f"{job}-")
+    if process == pod:
+        return ""
+    for candidate in (process, _ATTEMPT.sub("", process)):
+        if candidate in processes or _ROLLOUT_NAME.fullmatch(candidate):
+            return candidate
+    return ""
 
 
 def _process_names(job: JobRecord) -> frozenset[str]:
@@ -57,7 +71,7 @@ def _process_names(job: JobRecord) -> frozenset[str]:
         return frozenset({*_SINGLE_PROCESSES, f"{Role.TRAINER}-0"})
 
 
-def _to_job_event(item: Json, job: str) -> JobEvent | None:
+def _to_job_event(item: Json, job: str, processes: frozenset[str]) -> JobEvent | None:
     """Return the event; None if it has no time."""
     series = item.get("series") or {}
     timestamp = (
@@ -71,7 +85,8 @@ def _to_job_event(item: Json, job: str) -> JobEvent | None:
     regarding = item.get("regarding") or {}
     note = str(item.get("note") or "")
     if regarding.get("kind") == "Pod":
-        note = f"{str(regarding.get('name') or '').removeprefix(f'{job}-')}: {note}"
+        pod = str(regarding.get("name") or "")
+        note = f"{_process_of_pod(pod, job, processes) or pod.removeprefix(f'{job}-')}: {note}"
     return JobEvent(
         time=datetime.fromisoformat(timestamp),
         type=str(item.get("type") or "Normal"),

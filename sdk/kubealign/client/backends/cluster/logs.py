@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from kubealign.backoff import Backoff
-from kubealign.client.backends.cluster.processes import has_started, process_name
+from kubealign.client.backends.cluster.processes import has_started, is_leftover, newest_pods, process_name
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobRef, LogLine
 from kubealign.kube.api import Json, KubernetesApi
@@ -34,7 +34,7 @@ async def read_logs(
 ) -> AsyncGenerator[LogLine]:
     """Yield the existing log lines, one pod after the other."""
     pods, _ = await list_all(api, PODS.collection_path(ref.namespace), job_pods_query(uid))
-    for pod in sorted(filter(pod_filter, pods), key=process_name):
+    for pod in sorted(filter(pod_filter, newest_pods(pods)), key=process_name):
         if has_started(pod):
             with suppress(ObjectNotFound):
                 async with aclosing(_PodLog(api, pod, tail).lines(follow=False)) as lines:
@@ -148,7 +148,7 @@ class _LogFollower:
 
     def _start_reader(self, pod: Json) -> None:
         uid = str(pod["metadata"]["uid"])
-        if uid in self._readers or not self._pod_filter(pod) or not has_started(pod):
+        if uid in self._readers or is_leftover(pod) or not self._pod_filter(pod) or not has_started(pod):
             return
         log = _PodLog(self._api, pod, self._tail if self._is_first_pass else None)
         self._readers[uid] = asyncio.create_task(self._read(log))

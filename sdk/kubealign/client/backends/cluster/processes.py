@@ -39,7 +39,7 @@ def to_process_records(
         suspended: The job is suspended or being suspended.
     """
     records = [
-        _to_process_record(pod, heartbeats, now, finished, suspended) for pod in pods if process_name(pod)
+        _to_process_record(pod, heartbeats, now, finished, suspended) for pod in newest_pods(pods)
     ]
     return sorted(records, key=lambda process: (display_position(process.role), _natural_key(process.name)))
 
@@ -47,6 +47,20 @@ def to_process_records(
 def process_name(pod: Json) -> str:
     """Return the process name of a pod; empty if the pod is not a process of a job."""
     return str(_labels(pod).get(PROCESS_LABEL) or "")
+
+
+def newest_pods(pods: Sequence[Json]) -> list[Json]:
+    """Return the newest pod of each process: a finalizer may keep those of earlier attempts."""
+    newest: dict[str, Json] = {}
+    for pod in sorted(filter(process_name, pods), key=_attempt):
+        newest[process_name(pod)] = pod
+    return list(newest.values())
+
+
+def is_leftover(pod: Json) -> bool:
+    """Return True if the pod was deleted and only its finalizers keep the object: its log is gone."""
+    metadata = pod["metadata"]
+    return bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") == 0
 
 
 def pod_role(pod: Json) -> str:
@@ -69,12 +83,11 @@ def _to_process_record(
     state, message = process_state(pod, finished=finished, suspended=suspended)
     heartbeat = dict(heartbeats.get(name) or {})
     reported_at = heartbeat.pop("time", None)
-    attempt = str(_labels(pod).get(ATTEMPT_LABEL) or "0")
     return ProcessRecord(
         name=name,
         role=pod_role(pod),
         state=state,
-        restarts=int(attempt) if attempt.isdecimal() else 0,
+        restarts=_attempt(pod),
         message=message,
         started=_start_time(pod),
         says=heartbeat,
@@ -151,6 +164,11 @@ def _waiting_state(pod: Json, status: Json, waiting: Json) -> tuple[ProcessState
 def _labels(pod: Json) -> Json:
     labels: Json = pod["metadata"].get("labels") or {}
     return labels
+
+
+def _attempt(pod: Json) -> int:
+    attempt = str(_labels(pod).get(ATTEMPT_LABEL) or "0")
+    return int(attempt) if attempt.isdecimal() else 0
 
 
 def _main_status(pod: Json) -> Json:

@@ -33,8 +33,14 @@ def event(pod: str, at: str, **more: Any) -> dict[str, Any]:
 
 
 def test_events_of_deleted_pods_match_by_name() -> None:
-    items = [event(f"one-{name}", "01") for name in ("driver", "trainer-0", "nats", "prepare", "rollout-12")]
-    strange = [event(name, "01") for name in ("one", "one-driver-2", "one-two-driver", "two-driver", "")]
+    processes = ("driver", "trainer-0", "nats", "prepare", "rollout-12")
+    # An operator of an earlier version named pods without the attempt.
+    items = [event(f"one-{name}{attempt}", "01") for name in processes for attempt in ("-0", "-11", "")]
+    strange = [
+        event(name, "01") for name in ("one", "one-driver-2-0", "one-two-driver-0", "two-driver-0", "one-7", "")
+    ]
+    messages = [item.message for item in to_job_events(items, JOB)]
+    assert messages == [f"{name}: it was" for name in processes for _ in range(3)]
     assert select_pod_events([*items, *strange], JOB) == items
     # The job was created by a newer kubealign version with an unknown spec.
     newer = JobRecord({**JOB.resource, "spec": {**SPEC, "algorithm": {"tomorrow": {}}}})
@@ -43,14 +49,14 @@ def test_events_of_deleted_pods_match_by_name() -> None:
 
 def test_events_are_ordered_counted_and_limited_to_this_job() -> None:
     repeated = {"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:09Z"}, "type": "Warning"}
-    old = event("one-driver", "05", eventTime="2025-12-31T23:59:59Z")
+    old = event("one-driver-1", "05", eventTime="2025-12-31T23:59:59Z")
     items = [
-        event("one-driver", "05", **repeated),
-        event("one-nats", "07.5"),
+        event("one-driver-1", "05", **repeated),
+        event("one-nats-0", "07.5"),
         old,
         {"note": "without a time"},
     ]
-    selected = to_job_events(items, "one", JOB.created)
+    selected = to_job_events(items, JOB)
     assert [(event.message, event.count, event.type) for event in selected] == [
         ("nats: it was", 1, "Normal"),
         ("driver: it was", 3, "Warning"),

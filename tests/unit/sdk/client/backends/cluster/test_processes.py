@@ -18,7 +18,7 @@ def pod(process: str, state: Json | None = None, *, ready: bool = False, **statu
     main = [] if state is None else [{"name": "main", "state": state}]
     conditions = [{"type": "Ready", "status": str(ready)}]
     return {
-        "metadata": {"name": f"one-{process}", "labels": labels},
+        "metadata": {"name": f"one-{process}-2", "labels": labels},
         "spec": {"nodeName": "n1", "containers": [MAIN]},
         "status": {"containerStatuses": main, "conditions": conditions, **status},
     }
@@ -87,7 +87,7 @@ def test_names_roles_order_and_heartbeats() -> None:
     assert [record.name for record in records] == ["driver", "rollout-2", "rollout-10", "prepare", "nats"]
     assert [record.role for record in records] == ["driver", "rollout", "rollout", "prepare", "nats"]
     assert records[0].says == {"step": 3} and records[0].silent_seconds == 10.0
-    assert records[0].restarts == 2 and records[0].where == "one-driver"
+    assert records[0].restarts == 2 and records[0].where == "one-driver-2"
     assert records[-1].silent_seconds is None and records[-1].says == {}
 
 
@@ -97,3 +97,10 @@ def test_terminating_pod_restarts_unless_the_job_is_suspended() -> None:
     [replacement] = to_process_records([leaving], {}, 0.0, finished=False, suspended=False)
     [stopped] = to_process_records([leaving], {}, 0.0, finished=False, suspended=True)
     assert (replacement.state, stopped.state) == (ProcessState.RESTARTING, ProcessState.STOPPED)
+
+
+def test_only_the_newest_pod_of_a_process_is_listed() -> None:
+    newest, kept = pod("trainer-0", RUNNING, ready=True), pod("trainer-0", ended(1))
+    kept["metadata"]["labels"]["kubealign.dev/attempt"] = "1"
+    [record] = to_process_records([newest, kept], {}, 0.0, finished=False, suspended=False)
+    assert (record.state, record.restarts) == (ProcessState.READY, 2)
