@@ -75,7 +75,7 @@ FREE: list[dict[str, Any]] = [
     {"suspend": True},
     {"suspend": False},
     {"rollout": {"replicas": 4}},
-    {"lifecycle": {"activeDeadlineSeconds": 60, "maxRestarts": 0}},
+    {"lifecycle": {"activeDeadlineSeconds": 60, "startDeadlineSeconds": 60, "maxRestarts": 0}},
     {"lifecycle": {"activeDeadlineSeconds": None, "ttlSecondsAfterFinished": 0}},
 ]
 

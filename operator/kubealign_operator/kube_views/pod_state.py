@@ -85,6 +85,12 @@ def was_scheduled(pod: PodView) -> bool:
     return bool(pod.node) or any(container.running or container.terminated for container in pod.containers)
 
 
+def has_run(pod: PodView) -> bool:
+    """Return True when the process runs or has ended."""
+    main = main_container(pod)
+    return has_terminated(pod) or (main is not None and main.running)
+
+
 def was_disrupted(pod: PodView) -> bool:
     """Return True when the cluster ended the pod: preemption, eviction, a drain, or its node's shutdown.
 

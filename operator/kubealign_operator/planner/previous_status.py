@@ -12,7 +12,7 @@ from kubealign_operator.kube_views.lenient_json import mapping, timestamp
 
 #: Greatest value of a counter: a greater one was not written by the operator.
 _MAX_COUNT = 2**31 - 1
-_TIMES = ("start_time", "completion_time", "active_since")
+_TIMES = ("start_time", "completion_time", "active_since", "starting_since")
 _COUNTS = (
     "step",
     "max_steps",

@@ -116,7 +116,7 @@ def lost_pod_reason(snapshot: JobSnapshot) -> FailureReason | None:
 
 
 def leftover_message(snapshot: JobSnapshot) -> str:
-    """Return a sentence about a pod that a finalizer keeps for long, without blocking the job; empty: none."""
+    """Describe a pod that a finalizer keeps for long, without blocking the job; empty: there is none."""
     leftovers = [
         pod
         for pod in snapshot.pods

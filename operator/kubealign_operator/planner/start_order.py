@@ -1,6 +1,6 @@
 """The order in which the processes of a job start."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kubealign.process_settings import Role
 from kubealign.role_specs import StartStage
@@ -23,14 +23,21 @@ def has_prepared(units: Sequence[ProcessUnit]) -> bool:
 
 def all_ready(units: Sequence[ProcessUnit], job: AlignmentJob) -> bool:
     """Return True when everything that the driver needs is ready; of the rollout workers, `minReplicas`."""
+    return has_enough([unit for unit in units if not unit.runs_to_completion], job, is_complete)
+
+
+def has_enough(
+    units: Sequence[ProcessUnit], job: AlignmentJob, condition: Callable[[ProcessUnit], bool]
+) -> bool:
+    """Return True when the condition holds for all units but the driver; of the rollout workers, for
+    `minReplicas` of those that there are.
+    """
     rollout = job.spec.own_rollout
-    min_rollouts = 0 if rollout is None else rollout.min_replicas
-    needed = [unit for unit in units if unit.start is not StartStage.LAST and not unit.runs_to_completion]
+    needed = [unit for unit in units if unit.start is not StartStage.LAST]
     rollout_units = [unit for unit in needed if unit.group == Role.ROLLOUT]
-    other_units = [unit for unit in needed if unit.group != Role.ROLLOUT]
-    return (
-        all(is_complete(unit) for unit in other_units)
-        and sum(map(is_complete, rollout_units)) >= min_rollouts
+    min_rollouts = 0 if rollout is None else min(rollout.min_replicas, len(rollout_units))
+    return all(condition(unit) for unit in needed if unit.group != Role.ROLLOUT) and (
+        sum(map(condition, rollout_units)) >= min_rollouts
     )
 
 

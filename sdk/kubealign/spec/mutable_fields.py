@@ -33,5 +33,6 @@ MUTABLE_IN_CLUSTER = (
     "spec.lifecycle.activeDeadlineSeconds",
     "spec.lifecycle.forceDeleteLostPods",
     "spec.lifecycle.maxRestarts",
+    "spec.lifecycle.startDeadlineSeconds",
     "spec.lifecycle.ttlSecondsAfterFinished",
 )

@@ -119,7 +119,14 @@ class AlignmentJobStatus(_StatusModel):
     start_time: datetime | None = Field(None, description="Time at which the job first left Pending.")
     completion_time: datetime | None = Field(None, description="Time at which the job succeeded or failed.")
     active_since: datetime | None = Field(
-        None, description="Start of the current active period; null while suspended or finished."
+        None,
+        description="Start of the current active period; null while suspended or finished, and while pods "
+        "wait for a queue or a node at the start.",
+    )
+    starting_since: datetime | None = Field(
+        None,
+        description="Time since which pods of the starting job have not all started; null: all have, or a "
+        "queue has not admitted them.",
     )
     active_seconds: float | None = Field(
         None, description="Total duration of earlier active periods in seconds."

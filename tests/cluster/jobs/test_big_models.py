@@ -123,7 +123,7 @@ def test_two_pods_are_one_reference(tenant: Tenant) -> None:
         "kl": {"fixed": {"coefficient": 0.05}},
     }
     tenant.apply(paced_job("scored", steps, algorithm={"rloo": groups}, reference={"ranks": 2}))
-    pods = {f"scored-{name}" for name in ("reference-0", "reference-0-r1")}
+    pods = {f"scored-{name}-0" for name in ("reference-0", "reference-0-r1")}
     tenant.until(lambda: pods <= set(tenant.pods()), "both pods of the reference")
     tenant.until_phase("scored", "Succeeded", _START_SECONDS)
     assert not tenant.status("scored").get("restarts")

@@ -130,6 +130,7 @@ def _finish(
             "completion_time": snapshot.timestamp,
             "start_time": snapshot.previous_status.start_time,
             "active_since": None,
+            "starting_since": None,
             "active_seconds": active_seconds(snapshot.previous_status, snapshot.timestamp),
             "roles": _role_statuses(snapshot),
             "rollout_replicas": _live_rollouts(snapshot),

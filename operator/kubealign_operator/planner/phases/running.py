@@ -1,7 +1,7 @@
 """The Starting and Running phases: Running begins once everything that the driver needs is ready."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from kubealign.roles import PREPARE, generation_role
@@ -20,6 +20,7 @@ from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.kueue import pod_group
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner import start_order
+from kubealign_operator.planner.clocks import clock_changes, deadline_times, start_deadline_failure
 from kubealign_operator.planner.credentials import current_credentials, outdated_pods, renewal_time
 from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
 from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
@@ -45,7 +46,7 @@ from kubealign_operator.planner.plan import (
     desired_condition,
 )
 from kubealign_operator.planner.pod_actions import plan_pod_actions
-from kubealign_operator.planner.previous_status import active_seconds, condition_of
+from kubealign_operator.planner.previous_status import condition_of
 from kubealign_operator.planner.process_units import ProcessUnit
 from kubealign_operator.planner.readiness import (
     blocking_reason,
@@ -96,7 +97,6 @@ def plan_active(
     credentials_request = missing_credentials(snapshot, context, credentials.status.expires_at)
     status_changes = {
         "start_time": snapshot.previous_status.start_time or snapshot.timestamp,
-        "active_since": snapshot.previous_status.active_since or snapshot.timestamp,
         "dependencies": list(dependencies) or None,
         "checkpoint_source": checkpoint_source,
         "credentials": credentials.status,
@@ -119,6 +119,12 @@ def plan_active(
         snapshot, outcome.units, outcome.restarts, lifecycle.max_restarts
     )
     pending = pending_processes(outcome.units, startable)
+    clocks = clock_changes(snapshot, job, outcome.units, startable, running=running)
+    late = start_deadline_failure(
+        job, clocks, snapshot.now, problem.message if problem is not None else pending
+    )
+    if late is not None:
+        return plan_failure(snapshot, late)
     phase = JobPhase.RUNNING if running else JobPhase.STARTING
     return Decision(
         phase,
@@ -129,6 +135,7 @@ def plan_active(
         status_changes={
             **status_changes,
             **_restart_status(snapshot, outcome),
+            **clocks,
             "restarts_since_step": restarts_since_step,
             "roles": role_statuses(_latest_units(units, outcome.units), prepared),
         },
@@ -148,7 +155,7 @@ def plan_active(
         ),
         requeue_at=(
             *actions.requeue_at,
-            *_deadline_times(snapshot, job),
+            *deadline_times(snapshot, job, clocks),
             *_slow_start_times(snapshot),
             *_renewal_times(credentials.status),
         ),
@@ -253,18 +260,6 @@ def _rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, An
 def _renewal_times(credentials: CredentialsStatus) -> list[datetime]:
     time = renewal_time(credentials)
     return [] if time is None else [time]
-
-
-def _deadline_times(snapshot: JobSnapshot, job: AlignmentJob) -> list[datetime]:
-    seconds = job.spec.lifecycle.active_deadline_seconds
-    if seconds is None:
-        return []
-    try:
-        return [
-            snapshot.now + timedelta(seconds=seconds - active_seconds(snapshot.previous_status, snapshot.now))
-        ]
-    except OverflowError:
-        return []
 
 
 def _slow_start_times(snapshot: JobSnapshot) -> list[datetime]:

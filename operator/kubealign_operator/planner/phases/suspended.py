@@ -54,6 +54,7 @@ def plan_suspended(snapshot: JobSnapshot) -> Decision:
         ),
         status_changes={
             "active_since": None,
+            "starting_since": None,
             "active_seconds": active_time or None,
             "roles": roles or None,
             "rollout_replicas": None if snapshot.previous_status.rollout_replicas is None else 0,

@@ -102,7 +102,16 @@ class Lifecycle(SpecModel):
         None,
         gt=0,
         le=MAX_INT32,
-        description="Maximum running time of the job before it fails; null: unlimited.",
+        description="Maximum running time of the job before it fails; null: unlimited. In a cluster the time "
+        "in a queue or without a node at the start does not count.",
+    )
+    start_deadline_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="In a cluster: time within which the job's pods must all be ready for the first time, "
+        "from their creation or their admission by a queue, before the job fails and releases what its "
+        "started pods hold; null: unlimited. The time in which only the preparation runs does not count.",
     )
     max_restarts: int = Field(
         10,

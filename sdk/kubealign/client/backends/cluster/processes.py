@@ -38,9 +38,7 @@ def to_process_records(
         finished: The job has finished.
         suspended: The job is suspended or being suspended.
     """
-    records = [
-        _to_process_record(pod, heartbeats, now, finished, suspended) for pod in newest_pods(pods)
-    ]
+    records = [_to_process_record(pod, heartbeats, now, finished, suspended) for pod in newest_pods(pods)]
     return sorted(records, key=lambda process: (display_position(process.role), _natural_key(process.name)))
 
 

@@ -37,7 +37,8 @@ def test_events_of_deleted_pods_match_by_name() -> None:
     # An operator of an earlier version named pods without the attempt.
     items = [event(f"one-{name}{attempt}", "01") for name in processes for attempt in ("-0", "-11", "")]
     strange = [
-        event(name, "01") for name in ("one", "one-driver-2-0", "one-two-driver-0", "two-driver-0", "one-7", "")
+        event(name, "01")
+        for name in ("one", "one-driver-2-0", "one-two-driver-0", "two-driver-0", "one-7", "")
     ]
     messages = [item.message for item in to_job_events(items, JOB)]
     assert messages == [f"{name}: it was" for name in processes for _ in range(3)]
