@@ -40,8 +40,13 @@ def pod(job: str, process: str, attempt: int) -> str:
 
 
 def peers(job: str) -> str:
-    """Return the name of the headless Service and of the NetworkPolicy."""
+    """Return the name of the headless Service and of the NetworkPolicy of all pods."""
     return f"{job}-peers"
+
+
+def egress(job: str, group: str) -> str:
+    """Return the name of the NetworkPolicy that lets the pods of a process group leave the job."""
+    return f"{job}-egress-{group}"
 
 
 def credentials(job: str, generation: int = 1) -> str:

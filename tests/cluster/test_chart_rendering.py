@@ -60,6 +60,23 @@ def test_what_the_administrator_sets_reaches_the_pods_of_jobs(helm: Helm, tmp_pa
     assert platform.default_resources == {"trainer": {"requests": {"cpu": "2", "memory": "4Gi"}}}
 
 
+def test_jobs_reach_redis_by_its_labels_or_by_its_addresses(helm: Helm, tmp_path: Path) -> None:
+    objects = helm.render({})
+    [peer] = configuration(objects, tmp_path).platform.platform().redis_peers or ()
+    [redis] = of_kind(objects, "StatefulSet")
+    labels = redis["spec"]["template"]["metadata"]["labels"]
+    assert peer["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": redis["metadata"]["namespace"]
+    }
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "redis"
+    external = configuration(helm.render(VALUES["external-redis"]), tmp_path).platform.platform()
+    assert external.redis_peers == ({"ipBlock": {"cidr": "10.2.0.0/16"}},)
+    assert configuration(helm.render(VALUES["no-redis"]), tmp_path).platform.redis_peers == []
+    everything = configuration(helm.render(VALUES["everything"]), tmp_path).platform
+    assert everything.egress_except == ["10.0.0.0/28"]
+
+
 def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> None:
     objects = helm.render(VALUES["external-redis"])
     config = configuration(objects, tmp_path)
@@ -93,6 +110,8 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
         ({"jobs": {"credentialsLifetimeDays": 0}}, "credentialsLifetimeDays"),
         ({"jobs": {"podTemplate": {"containers": []}}}, "containers"),
         ({"jobs": {"defaultResources": {"trainers": {}}}}, "trainers"),
+        ({"jobs": {"egressExcept": ["api.example"]}}, "egressExcept"),
+        ({"redis": {"external": {"egressCidrs": ["10.0.0.1"]}}}, "egressCidrs"),
         ({"redis": {"host": "redis.example"}}, "host"),
         ({"redis": {"embedded": {"maxMemory": "1Gi"}}}, "maxMemory"),
         ({"redis": {"embedded": {"enabled": False}, "external": {"host": "r"}}}, "existingSecret"),

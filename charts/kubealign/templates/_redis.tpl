@@ -19,6 +19,24 @@
 {{ ternary .Values.redis.embedded.tls .Values.redis.external.tls .Values.redis.embedded.enabled }}
 {{- end }}
 
+{{/* Redis as `to` of a NetworkPolicy; an empty list: any address. */}}
+{{- define "kubealign.redis.peers" -}}
+{{- if .Values.redis.embedded.enabled -}}
+- namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: {{ .Release.Namespace }}
+  podSelector:
+    matchLabels:
+      {{- include "kubealign.selector" (dict "context" . "component" "redis") | nindent 6 }}
+{{- else }}
+{{- range .Values.redis.external.egressCidrs }}
+- ipBlock: {cidr: {{ . | quote }}}
+{{- else -}}
+[]
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "kubealign.redis.user" -}}
 {{ ternary "operator" .Values.redis.external.user .Values.redis.embedded.enabled }}
 {{- end }}

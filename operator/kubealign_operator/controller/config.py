@@ -1,12 +1,14 @@
 """The operator's configuration file, set by the platform's administrator."""
 
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from kubealign.spec.pods.egress import Cidr
 from kubealign_operator.manifests.context import Platform
 
 # Required by the client library's leader election.
@@ -21,6 +23,33 @@ class _Section(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
 
+class PeerBlock(_Section):
+    """A block of addresses."""
+
+    cidr: Cidr
+
+
+class PeerSelector(_Section):
+    """Selection of pods or namespaces by labels; empty: all."""
+
+    match_labels: dict[str, str] = {}
+
+
+class NetworkPeer(_Section):
+    """A NetworkPolicyPeer of Kubernetes: a block of addresses, or pods by namespace and labels."""
+
+    ip_block: PeerBlock | None = None
+    namespace_selector: PeerSelector | None = None
+    pod_selector: PeerSelector | None = None
+
+    @model_validator(mode="after")
+    def _check_members(self) -> "NetworkPeer":
+        selects = self.namespace_selector is not None or self.pod_selector is not None
+        if selects == (self.ip_block is not None):
+            raise ValueError("must have either ipBlock, or namespaceSelector and podSelector")
+        return self
+
+
 class PlatformConfig(_Section):
     """Settings for the pods of every job; the fields are those of `manifests.context.Platform`."""
 
@@ -30,6 +59,12 @@ class PlatformConfig(_Section):
     redis_host: str = Field(min_length=1, description="Redis host as resolved by the jobs' pods.")
     redis_port: int = Field(6379, ge=1, le=65535)
     redis_tls: bool = False
+    redis_peers: list[NetworkPeer] = Field(
+        [], description="Redis in the NetworkPolicies of jobs; empty: any address, at its port."
+    )
+    egress_except: list[Cidr] = Field(
+        [], description="Addresses to which no job may connect: those of the API server."
+    )
     pod_template: dict[str, Any] = Field({}, description="A strategic merge patch for every role pod.")
     default_resources: dict[str, dict[str, Any]] = Field({}, description="Resources by role.")
     run_as_user: int = Field(65532, ge=1)
@@ -42,9 +77,34 @@ class PlatformConfig(_Section):
         description="Days for which a job's certificates are valid; renewed after two thirds.",
     )
 
-    def platform(self) -> Platform:
-        """Return the settings as the planner takes them."""
-        return Platform(**self.model_dump())
+    @field_validator("egress_except")
+    @classmethod
+    def _check_parts(cls, blocks: list[str]) -> list[str]:
+        if any(ip_network(block).prefixlen == 0 for block in blocks):
+            raise ValueError("must not have all addresses in it: name those of the API server")
+        return blocks
+
+    def platform(self, api_server: str = "") -> Platform:
+        """Return the settings as the planner takes them.
+
+        Args:
+            api_server: Address of the API server, to which no job may connect; other texts, such as a host
+                name, exclude nothing.
+        """
+        settings = self.model_dump()
+        settings["redis_peers"] = tuple(
+            peer.model_dump(by_alias=True, exclude_none=True) for peer in self.redis_peers
+        )
+        settings["egress_except"] = tuple(dict.fromkeys([*self.egress_except, *_address_block(api_server)]))
+        return Platform(**settings)
+
+
+def _address_block(address: str) -> list[str]:
+    """Return the block of one address; empty for a text that is no address."""
+    try:
+        return [str(ip_network(ip_address(address)))]
+    except ValueError:
+        return []
 
 
 class RedisQuota(_Section):

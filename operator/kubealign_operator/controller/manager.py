@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -128,7 +130,11 @@ class OperatorManager:
             await self._redis.aclose()
 
     def _make_reconciler(self) -> Reconciler:
-        redis, platform = self._config.redis, self._config.platform.platform()
+        redis = self._config.redis
+        # Kubernetes sets the variable in every container.
+        platform = self._config.platform.platform(os.environ.get("KUBERNETES_SERVICE_HOST", ""))
+        if redis is None:
+            platform = replace(platform, redis_peers=None)
         executor = PlanExecutor(
             self._api,
             self._state,

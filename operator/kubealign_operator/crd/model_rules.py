@@ -41,6 +41,14 @@ from kubealign.spec.cross_field_validation import (
 )
 from kubealign.spec.field_lookup import item_type, nested_model
 from kubealign.spec.job import Critic, Reference
+from kubealign.spec.pods.egress import (
+    EGRESS_DESTINATIONS,
+    ENDS_BEFORE_START,
+    SERVES_METADATA,
+    EgressPort,
+    EgressRule,
+    IpBlock,
+)
 from kubealign.spec.pods.template import (
     RESERVED_LABEL_PREFIX,
     RESERVED_LABELS,
@@ -66,8 +74,8 @@ from kubealign.spec.sections.data import (
 from kubealign.spec.sections.lifecycle import PARENT_EXAMPLE, PARENT_MEMBERS, CheckpointSource
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
-from kubealign.spec.sections.rewards import MAX_SHARDED_NAME, REWARD_SOURCES, Reward
-from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
+from kubealign.spec.sections.rewards import MAX_SHARDED_NAME, NO_CODE_OF_ITS_OWN, REWARD_SOURCES, Reward
+from kubealign.spec.sections.rollout import NO_WORKFLOW, MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import (
     NO_TRACKIO_TOKEN,
     ONE_TRACKIO_DESTINATION,
@@ -417,6 +425,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     Rollout: [
         CelRule(
+            "self.egress.size() == 0 || has(self.workflow)",
+            NO_WORKFLOW,
+            field_path=".egress",
+        ),
+        CelRule(
             "self.minReplicas <= self.replicas",
             "must be at most replicas",
             field_path=".minReplicas",
@@ -481,6 +494,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".onError",
         ),
         CelRule(
+            "self.egress.size() == 0 || has(self.function) || has(self.plugin)",
+            NO_CODE_OF_ITS_OWN,
+            field_path=".egress",
+        ),
+        CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",
             field_path=".podTemplate",
@@ -540,6 +558,21 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".metric",
         )
     ],
+    IpBlock: [
+        CelRule(
+            "!(self.cidr.startsWith('169.254.') && int(self.cidr.split('/')[1]) >= 16) && "
+            "self.cidr != 'fd00:ec2::254/128' && "
+            "!(self.cidr.matches('^fe[89ab][0-9a-f]:') && int(self.cidr.split('/')[1]) >= 10)",
+            SERVES_METADATA,
+            field_path=".cidr",
+        )
+    ],
+    EgressPort: [
+        CelRule("!has(self.endPort) || self.endPort >= self.port", ENDS_BEFORE_START, field_path=".endPort")
+    ],
+    EgressRule: exactly_one_of(
+        [field_alias(EgressRule, name) for name in EGRESS_DESTINATIONS], "anywhere: {}"
+    ),
     PodMetadata: [
         CelRule(
             "!has(self.labels) || "

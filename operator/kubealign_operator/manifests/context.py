@@ -1,6 +1,6 @@
 """The context from which the manifests of a job are built."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,10 @@ class Platform:
     redis_host: str
     redis_port: int = 6379
     redis_tls: bool = False
+    #: NetworkPolicyPeers of Redis; empty: any address, at its port. None: jobs use no Redis.
+    redis_peers: Sequence[Mapping[str, Any]] | None = ()
+    #: Blocks of addresses to which no job may connect, such as those of the API server.
+    egress_except: Sequence[str] = ()
     image_pull_policy: str = "IfNotPresent"
     #: Python interpreter in the image.
     python: str = "python"

@@ -12,6 +12,7 @@ from kubealign_operator import names
 from kubealign_operator.kube_views.lenient_json import get_path, items, mapping
 from kubealign_operator.manifests import kueue
 from kubealign_operator.manifests.context import Platform, RenderContext
+from kubealign_operator.manifests.egress import offline_environment
 from kubealign_operator.manifests.metadata import object_labels, object_metadata
 from kubealign_operator.manifests.pod_templates import pod_templates, strategic_merge
 from kubealign_operator.manifests.volume_claims import mount_path, run_directory
@@ -143,6 +144,7 @@ def _environment(context: RenderContext, process: Process) -> list[dict[str, Any
     cpus = {"containerName": names.MAIN_CONTAINER, "resource": "limits.cpu", "divisor": "1"}
     return [
         *variables,
+        *offline_environment(context.job, process),
         {"name": container.ENV_SETTINGS, "value": settings},
         {"name": container.ENV_CPUS, "valueFrom": {"resourceFieldRef": cpus}},
     ]

@@ -1,7 +1,8 @@
 """The objects of a job that do not exist yet, except pods."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from kubealign.process_settings import Role
@@ -9,8 +10,9 @@ from kubealign.roles import Process
 from kubealign_operator import names
 from kubealign_operator.manifests.config_map import config_map
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.egress import group_egress
 from kubealign_operator.manifests.metadata import object_metadata
-from kubealign_operator.manifests.network_policy import network_policy
+from kubealign_operator.manifests.network_policy import egress_policy, peers_policy
 from kubealign_operator.manifests.service import service
 from kubealign_operator.planner.plan import CredentialsRequest
 from kubealign_operator.planner.snapshot import JobSnapshot
@@ -18,10 +20,14 @@ from kubealign_operator.planner.snapshot import JobSnapshot
 
 def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[str, Any]]:
     """Build the objects that do not exist; existing objects are never changed."""
-    builders = {
+    builders: dict[tuple[str, str], Callable[[RenderContext], dict[str, Any]]] = {
         ("Service", names.peers(context.name)): service,
-        ("NetworkPolicy", names.peers(context.name)): network_policy,
+        ("NetworkPolicy", names.peers(context.name)): peers_policy,
         ("ConfigMap", names.config_map(context.name)): config_map,
+    }
+    builders |= {
+        ("NetworkPolicy", names.egress(context.name, group)): partial(egress_policy, group=group, rules=rules)
+        for group, rules in group_egress(context).items()
     }
     return [build(context) for key, build in builders.items() if key not in snapshot.observed.objects]
 

@@ -43,6 +43,7 @@ def job_notices(job: AlignmentJob, jobs: Sequence[AlignmentJob]) -> Iterator[Job
     yield from _expert_routing(job.spec, {other.name: other for other in jobs})
     yield from _clipping(job.spec)
     yield from _precision_mix(job.spec)
+    yield from _egress(job.spec)
 
 
 def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) -> Iterator[JobNotice]:
@@ -112,6 +113,24 @@ def _precision_mix(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
         f"(rollout/logprob_gap_mean){overflow}. Set both to the same value, or remove it: the engine then "
         "has the trainer's precision",
     )
+
+
+def _egress(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
+    """Note that the egress of functions is a matter of the cluster's network."""
+    egress = {f"spec.rewards[{index}].egress": entry.egress for index, entry in enumerate(spec.rewards)}
+    egress |= {
+        f"spec.validation.sampling.scores[{index}].egress": entry.egress
+        for index, entry in enumerate(spec.validation_scores)
+    }
+    egress["spec.rollout.egress"] = spec.rollout.egress
+    for path, rules in egress.items():
+        if rules:
+            yield JobNotice(
+                NoticeLevel.NOTE,
+                path,
+                "is for a cluster whose network plugin enforces NetworkPolicies. On one machine it has no "
+                "effect: nothing limits what the process connects to",
+            )
 
 
 def _config_of(model: Model, jobs: Mapping[str, AlignmentJob]) -> Mapping[str, Any]:

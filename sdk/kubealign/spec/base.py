@@ -189,6 +189,7 @@ SWANLAB_PROJECT_PATTERN = r"^[-+._0-9a-zA-Z]+$"
 SWANLAB_WORKSPACE_PATTERN = r"^[-_0-9a-zA-Z]+$"
 QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 TEMPLATE_PATTERN = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
+CIDR_PATTERN = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-f:.]*:[0-9a-f:.]*/[0-9]{1,3})$"
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
 
 #: Descriptions of the patterns for error messages and documentation.
@@ -207,6 +208,7 @@ PATTERN_DESCRIPTIONS = {
     SWANLAB_PROJECT_PATTERN: "letters, digits, hyphens, dots, + and _",
     SWANLAB_WORKSPACE_PATTERN: "letters, digits, hyphens and _",
     QUALIFIED_NAME_PATTERN: "a Kubernetes name such as example.com/name",
+    CIDR_PATTERN: "a block of addresses such as 10.1.0.0/16 or 2001:db8::/32",
     QUANTITY_PATTERN: "an amount such as 8, 500m or 16Gi",
     TEMPLATE_PATTERN: "a text with names in braces, and its own braces doubled",
     DNS_LABEL_PATTERN: "lower-case letters, digits and hyphens, with a letter or digit at both ends",

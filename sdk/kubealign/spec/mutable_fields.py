@@ -19,6 +19,9 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.teacher.replicas",
     "spec.teachers[].replicas",
     "spec.rewards[].replicas",
+    "spec.rewards[].egress",
+    "spec.rollout.egress",
+    "spec.validation.sampling.scores[].egress",
 )
 
 #: Fields that may only increase between two runs on one machine, where null is the greatest value: no limit.

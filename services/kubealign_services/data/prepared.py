@@ -172,13 +172,23 @@ class PreparedJob:
             raise DataError(f"the job has no model for {role}; it has {', '.join(sorted(self.models))}")
         folder = self.models[role]
         if not folder.is_dir():
-            raise DataError(f"the model of {role} is missing: {folder} existed when the job was prepared")
+            # Only the preparation downloads; a model of the hub is in the cache that a volume's jobs share.
+            raise DataError(
+                f"{_model_field(role)}: the model of {role} is missing: {folder} existed when the job was "
+                "prepared. Put it back, or start the job under another name"
+            )
         return folder
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The policy's tokenizer, which all models of the job share but those of report.text_rewards."""
         return load_tokenizer(self.model_folder("policy"), "spec.policy.model")
+
+
+def _model_field(role: str) -> str:
+    """Return the field of the spec that names the model of a role, or the list with its entry."""
+    section, hyphen, _ = role.partition("-")
+    return f"spec.{section}s" if hyphen else f"spec.{role}.model"
 
 
 def load_prepared(run_dir: Path) -> PreparedJob:

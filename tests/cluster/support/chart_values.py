@@ -13,7 +13,13 @@ VALUES: dict[str, Json] = {
         "redis": {
             "embedded": {"enabled": False},
             "existingSecret": "redis-login",
-            "external": {"host": "redis.example", "port": 6380, "tls": True, "caSecret": "redis-ca"},
+            "external": {
+                "host": "redis.example",
+                "port": 6380,
+                "tls": True,
+                "caSecret": "redis-ca",
+                "egressCidrs": ["10.2.0.0/16"],
+            },
         }
     },
     "no-redis": {"redis": {"embedded": {"enabled": False}}},
@@ -60,6 +66,7 @@ VALUES: dict[str, Json] = {
             "runAsUser": 1000,
             "fsGroup": 2000,
             "credentialsLifetimeDays": 30,
+            "egressExcept": ["10.0.0.0/28"],
         },
         "redis": {"embedded": {"persistence": {"storageClassName": "fast", "retain": True}}},
         "networkPolicy": {"metricsFrom": []},

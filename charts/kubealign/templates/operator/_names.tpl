@@ -13,6 +13,10 @@ platform:
   redisHost: {{ include "kubealign.redis.host" . | default "none.invalid" | quote }}
   redisPort: {{ include "kubealign.redis.port" . }}
   redisTls: {{ include "kubealign.redis.tls" . }}
+  redisPeers:
+    {{- include "kubealign.redis.peers" . | nindent 4 }}
+  egressExcept:
+    {{- toYaml .Values.jobs.egressExcept | nindent 4 }}
   podTemplate:
     {{- toYaml .Values.jobs.podTemplate | nindent 4 }}
   defaultResources:

@@ -25,6 +25,7 @@ from kubealign.spec.base import (
     field_errors,
     require_exactly_one,
 )
+from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.models import Model
 
@@ -97,6 +98,9 @@ class RewardFunction(SpecUnion):
 
 #: Maximum characters of the name of a reward with several ranks: reward-NAME-1023-r1023 fits in a DNS label.
 MAX_SHARDED_NAME = 45
+
+#: Message for the egress of a reward that is a model.
+NO_CODE_OF_ITS_OWN = "only a function or a plugin connects to other servers: remove it"
 
 #: Fields of `Reward`, exactly one of which is set.
 REWARD_SOURCES = ("model", "ensemble", "function", "plugin")
@@ -224,6 +228,10 @@ class Reward(SpecModel):
         description="Reward of a response that did not end within maxTokens, replacing the value after "
         "standardisation; null: the source's own value.",
     )
+    egress: Egress = Field(
+        default_factory=list,
+        description=f"Only with function or plugin: destinations that it {EGRESS_DESCRIPTION}",
+    )
     pod_template: PodTemplate | None = Field(
         None, description="Patch of the reward's pods, with placement Own."
     )
@@ -248,6 +256,8 @@ class Reward(SpecModel):
         if self.models and self.on_error is not RewardErrorPolicy.RETRY:
             remedy = "only a function or a plugin has errors of its own: remove it"
             raise field_errors("Reward", (("onError",), self.on_error, remedy))
+        if self.models and self.egress:
+            raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise field_errors(
                 "Reward",

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from kubealign.spec.base import MAX_INT32, Replicas, ShortText, SpecModel, field_errors
 from kubealign.spec.paths import DocumentPath
+from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.engines import Engine, TorchEngineSpec
 from kubealign.spec.sections.precision import Precision
@@ -182,6 +183,10 @@ class RolloutPlacement(StrEnum):
     WITH_TRAINER = "WithTrainer"
 
 
+#: Message for the egress of workers that call no function.
+NO_WORKFLOW = "only the functions of a workflow connect to other servers: remove it, or set workflow"
+
+
 class Rollout(SpecModel):
     """Rollout workers, which generate responses."""
 
@@ -227,6 +232,11 @@ class Rollout(SpecModel):
         le=MAX_INT32,
         description="Retries of a group before it is replaced by another prompt.",
     )
+    egress: Egress = Field(
+        default_factory=list,
+        description="Only with workflow: destinations that its functions, and all other code in the workers' "
+        f"pods, {EGRESS_DESCRIPTION}",
+    )
     pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
 
     def with_precision(self, precision: Precision) -> "Rollout":
@@ -250,12 +260,14 @@ class Rollout(SpecModel):
 
     @model_validator(mode="after")
     def _quorum(self) -> "Rollout":
-        """Check that minReplicas is at most replicas and that the placement allows the pod template."""
+        """Check minReplicas, that a workflow uses the egress, and that the placement allows the template."""
         if self.min_replicas > self.replicas:
             raise field_errors(
                 "Rollout",
                 (("minReplicas",), self.min_replicas, f"must be at most replicas ({self.replicas})"),
             )
+        if self.egress and self.workflow is None:
+            raise field_errors("Rollout", (("egress",), self.egress, NO_WORKFLOW))
         if self.pod_template is not None and self.placement is not RolloutPlacement.OWN:
             remedy = f"workers {self.placement} have no pods of their own: set trainer.podTemplate"
             raise field_errors("Rollout", (("podTemplate",), self.pod_template, remedy))

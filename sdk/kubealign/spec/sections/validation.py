@@ -10,6 +10,7 @@ from kubealign.spec.base import (
     list_map_schema,
     require_exactly_one,
 )
+from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.rewards import RewardFunction
 
@@ -26,6 +27,9 @@ class ValidationScore(SpecModel):
         gt=0,
         description="Longest time that the function may take for one sample. Samples that were scored "
         "together and take longer are scored again in smaller calls.",
+    )
+    egress: Egress = Field(
+        default_factory=list, description=f"Destinations that the function {EGRESS_DESCRIPTION}"
     )
 
 

@@ -33,6 +33,11 @@ platform:
   redisHost: redis.svc
   redisPort: 7000
   redisTls: true
+  redisPeers:
+  - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kubealign}}
+    podSelector: {matchLabels: {app: redis}}
+  - ipBlock: {cidr: 10.2.0.0/16}
+  egressExcept: [10.0.0.0/28]
   podTemplate: {spec: {hostNetwork: true}}
   defaultResources: {trainer: {requests: {cpu: 2}}}
   runAsUser: 1000
@@ -47,6 +52,14 @@ platform:
         redis_host="redis.svc",
         redis_port=7000,
         redis_tls=True,
+        redis_peers=(
+            {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kubealign"}},
+                "podSelector": {"matchLabels": {"app": "redis"}},
+            },
+            {"ipBlock": {"cidr": "10.2.0.0/16"}},
+        ),
+        egress_except=("10.0.0.0/28",),
         pod_template={"spec": {"hostNetwork": True}},
         default_resources={"trainer": {"requests": {"cpu": 2}}},
         run_as_user=1000,
@@ -54,6 +67,22 @@ platform:
         max_processes=16,
         credentials_lifetime_days=30,
     )
+
+
+@pytest.mark.parametrize(
+    ("address", "blocks"),
+    [
+        ("10.96.0.1", ("10.0.0.0/28", "10.96.0.1/32")),
+        ("fd00:96::1", ("10.0.0.0/28", "fd00:96::1/128")),
+        ("api.example", ("10.0.0.0/28",)),
+        ("", ("10.0.0.0/28",)),
+    ],
+)
+def test_the_address_of_the_api_server_is_excluded(
+    tmp_path: Path, address: str, blocks: tuple[str, ...]
+) -> None:
+    text = "platform: {image: 'services:1', redisHost: redis.svc, egressExcept: [10.0.0.0/28]}"
+    assert load_config(_file(tmp_path, text)).platform.platform(address).egress_except == blocks
 
 
 @pytest.mark.parametrize(
@@ -71,6 +100,15 @@ platform:
             "must satisfy 1.2 retrySeconds < renewDeadlineSeconds < leaseSeconds, not 2, 10, 5",
         ),
         (_PLATFORM + "leaderElection: {retrySeconds: 0.5}", "leaderElection.retrySeconds held 0.5"),
+        (
+            "platform: {image: i, redisHost: r, egressExcept: [10.0.0.1/8]}",
+            "platform.egressExcept.0 held '10.0.0.1/8': is not the usual notation of a block",
+        ),
+        (
+            "platform: {image: i, redisHost: r, egressExcept: [0.0.0.0/0]}",
+            "must not have all addresses in it",
+        ),
+        ("platform: {image: i, redisHost: r, redisPeers: [{}]}", "platform.redisPeers.0"),
         ("platform: [", "is not YAML"),
     ],
 )

@@ -30,6 +30,19 @@ def warnings(algorithm: str, changes: dict[str, Any], *others: AlignmentJob) -> 
     return [each for each in notices(algorithm, changes, *others) if each.level is NoticeLevel.WARNING]
 
 
+def test_egress_has_no_effect_on_one_machine() -> None:
+    anywhere = [{"anywhere": {}}]
+    changes = {
+        "spec.rewards.0.egress": anywhere,
+        "spec.rollout.workflow": {"function": {"module": "package.module:play"}},
+        "spec.rollout.egress": anywhere,
+    }
+    found = [notice for notice in notices("rloo", changes) if notice.path.endswith(".egress")]
+    assert [notice.path for notice in found] == ["spec.rewards[0].egress", "spec.rollout.egress"]
+    assert all(notice.level is NoticeLevel.NOTE and "On one machine" in notice.message for notice in found)
+    assert not [notice for notice in notices("rloo", {}) if notice.path.endswith(".egress")]
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -34,7 +34,7 @@ async def read_logs(
 ) -> AsyncGenerator[LogLine]:
     """Yield the existing log lines, one pod after the other."""
     pods, _ = await list_all(api, PODS.collection_path(ref.namespace), job_pods_query(uid))
-    for pod in sorted(filter(pod_filter, newest_pods(pods)), key=process_name):
+    for pod in sorted((pod for pod in newest_pods(pods) if pod_filter(pod)), key=process_name):
         if has_started(pod):
             with suppress(ObjectNotFound):
                 async with aclosing(_PodLog(api, pod, tail).lines(follow=False)) as lines:
