@@ -210,3 +210,29 @@ def test_commands_run_in_pods_and_sigterm_reaches_them(cluster: Cluster, cluster
     follow = cluster.kubectl.start("logs", "-f", "-n", cluster_namespace, "waits")
     cluster.kubectl("delete", "pod", "waits", "-n", cluster_namespace, "--timeout=25s")
     assert "told to end" in follow.communicate(timeout=30)[0]
+
+
+def test_pods_of_two_nodes_reach_each_other_and_share_a_volume(
+    cluster: Cluster, cluster_namespace: str, tmp_path: Path
+) -> None:
+    cluster.volume("runs", cluster_namespace, tmp_path / "shared")
+    volumes = [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}]
+    mounts = [{"name": "runs", "mountPath": "/runs"}]
+    with cluster.further_node("real-1", tmp_path / "real-1"):
+        nodes = ("real-0", "real-1")
+        for node in nodes:
+            labels = {"app": f"on-{node}"}
+            cluster.kubectl.apply(
+                service(f"on-{node}", selector=labels, ports=[{"port": 8080}]),
+                python(f"server-{node}", SERVER, labels=labels, nodeName=node),
+                namespace=cluster_namespace,
+            )
+        for node, other in zip(nodes, reversed(nodes), strict=True):
+            code = asks(f"on-{other}") + f"        open('/runs/{node}', 'w').write('written')"
+            asker = python(f"asker-{node}", code, nodeName=node, volumes=volumes, mounts=mounts)
+            cluster.kubectl.apply(asker, namespace=cluster_namespace)
+        for node, other in zip(nodes, reversed(nodes), strict=True):
+            assert output(cluster, cluster_namespace, f"asker-{node}") == f"on-{other} here\n"
+            assert (tmp_path / "shared" / node).read_text() == "written"
+        cluster.kubectl("delete", "pods", "--all", "-n", cluster_namespace, "--timeout=30s")
+    assert "real-1" not in cluster.kubectl("get", "nodes", "-o", "name")

@@ -1,6 +1,7 @@
-"""A complete cluster on this machine: a control plane and one real node."""
+"""A complete cluster on this machine: a control plane and a real node, to which a test may add another."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -65,8 +66,30 @@ class Cluster:
     ) -> None:
         self._parts.close()
 
+    @contextmanager
+    def further_node(self, name: str, folder: Path) -> Iterator[Node]:
+        """Add another node, which is removed with its Node object at the end.
+
+        Its pods and those of the first node reach each other, and both mount the same folders of this
+        machine. It has the images of a new node only."""
+        spaces = NodeNamespaces(folder)
+        try:
+            spaces.open()
+            with Node(
+                folder,
+                spaces,
+                self.control_plane,
+                name=name,
+                restart_seconds=self._restart_seconds,
+                joins=self.node,
+            ) as node:
+                yield node
+        finally:
+            spaces.close()
+            self.kubectl("delete", "node", name, "--ignore-not-found", "--timeout=30s")
+
     def import_image(self, archive: Path) -> None:
-        """Import an image into the node; see Node.import_image."""
+        """Import an image into the first node; see Node.import_image."""
         self.node.import_image(archive)
 
     def volume(self, claim: str, namespace: str, path: Path) -> None:

@@ -76,7 +76,8 @@ class Addresses:
 class NodeNamespaces:
     """Namespaces with one idle process, and a network link to the machine.
 
-    The machine and the node, its pods and their Services reach each other by address."""
+    The machine and the node, its pods and their Services reach each other by address. A second node of a
+    cluster is connected with the first by `join`."""
 
     def __init__(self, folder: Path) -> None:
         unshare = [
@@ -105,6 +106,23 @@ class NodeNamespaces:
         self._holder.wait_until(self._has_first, "the first process of the namespaces", _START_SECONDS)
         self._addresses = self._link()
         self._private_folders()
+
+    def join(self, other: "NodeNamespaces") -> None:
+        """Link these namespaces with those of `other`, whose cluster this node joins; both must be open.
+
+        The link is direct, so pods of both nodes reach each other without packets through this machine."""
+        mine, theirs = self.addresses, other.addresses
+        names = f"to-{theirs.number}", f"to-{mine.number}"
+        peer = ["peer", "name", names[1], "netns", str(other._first)]
+        self.run("ip", "route", "add", theirs.machine, "via", mine.machine)
+        self.run("ip", "route", "add", theirs.services, "via", mine.machine)
+        # Made outside: the process identifiers are those of this machine.
+        ends = ["ip", "link", "add", names[0], "netns", str(self._first), "type", "veth", *peer]
+        run(ends)
+        for spaces, name, near, far in ((self, names[0], mine, theirs), (other, names[1], theirs, mine)):
+            spaces.run("ip", "address", "add", f"{near.node}/32", "peer", f"{far.node}/32", "dev", name)
+            spaces.run("ip", "link", "set", name, "up")
+            spaces.run("ip", "route", "add", far.pods, "via", far.node, "dev", name, "src", near.node)
 
     def close(self) -> None:
         """End every process inside and wait until all are gone; the kernel removes the rest."""

@@ -28,8 +28,10 @@ class Node:
     Every container of the node sees the host's folders of `host_folders` under /host, read-only. The image
     HOST_BIND links to these folders, so its containers run this checkout's Python without any volume. All
     containers share one cache of compiled kernels. NetworkPolicies are accepted and not enforced. No image
-    can be pulled; see `import_image`. A failed
-    container starts again after at most `restart_seconds`."""
+    can be pulled; see `import_image`. A failed container starts again after at most `restart_seconds`.
+
+    A further node of a cluster `joins` its first node: the namespaces are linked, and the further node uses
+    the DNS server and the cache of compiled kernels of the first one."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Node:
         *,
         name: str = "real-0",
         restart_seconds: int = 2,
+        joins: "Node | None" = None,
     ) -> None:
         """Prepare the node. Raises NodeImpossible where a requirement is missing."""
         require_node()
@@ -47,7 +50,8 @@ class Node:
         self.addresses = namespaces.addresses
         self._data = folder / "data"
         self._settings = folder / "settings"
-        self._kernels = folder / "kernels"
+        self._first = joins or self
+        self._kernels = joins._kernels if joins else folder / "kernels"
         self._spaces = namespaces
         self._control_plane = control_plane
         self._cgroup = f"{self.addresses.link}-{name}"
@@ -70,7 +74,8 @@ class Node:
     @property
     def daemons(self) -> list[Daemon]:
         """Processes of the node without the pods, in the order in which they start."""
-        return [self.containerd, self.kubelet, self.kube_proxy, self.dns]
+        own = [self.containerd, self.kubelet, self.kube_proxy]
+        return [*own, self.dns] if self._first is self else own
 
     def __enter__(self) -> Self:
         try:
@@ -107,7 +112,21 @@ class Node:
         """Return the names of the node's images."""
         return self._ctr("images", "list", "-q").split()
 
+    def runs_pod(self, uid: str) -> bool:
+        """Return True while a container of the pod `uid` runs, also one that the kubelet does not know."""
+        selected = f'labels."io.kubernetes.pod.uid"=={uid}'
+        containers = set(self._ctr("containers", "list", "-q", selected).split())
+        tasks = [line.split() for line in self._ctr("tasks", "list").splitlines()[1:]]
+        return any(task[0] in containers and task[-1] == "RUNNING" for task in tasks)
+
+    def pod_log(self, namespace: str, pod: str, uid: str) -> str:
+        """Return the log of a pod's main container as it is on the node's disk."""
+        files = sorted((self.logs / "pods" / f"{namespace}_{pod}_{uid}" / "main").glob("*.log"))
+        return "".join(file.read_text() for file in files)
+
     def _start(self) -> None:
+        if self._first is not self:
+            self._spaces.join(self._first._spaces)
         self._write_settings()
         cgroups.make(self._cgroup)
         self._spaces.show(self._data / "containerd", node_settings.CONTAINERD_FOLDER)
@@ -123,11 +142,12 @@ class Node:
             archive = self._data / f"{name}.tar"
             archive.write_bytes(content)
             self.import_image(archive)
-        for daemon in (self.kubelet, self.kube_proxy, self.dns):
+        for daemon in self.daemons[1:]:
             daemon.start()
-        self._publish_api_server()
-        self.kubelet.wait_until(self._is_ready, "the node to be Ready", _READY_SECONDS)
-        self.dns.wait_until(self._dns_answers, "an answer", _READY_SECONDS)
+        if self._first is self:
+            self._publish_api_server()
+        self.kubelet.wait_until(self.is_ready, "the node to be Ready", _READY_SECONDS)
+        self._first.dns.wait_until(self._dns_answers, "an answer", _READY_SECONDS)
 
     def _write_settings(self) -> None:
         plugins = cni_folder()
@@ -143,12 +163,12 @@ class Node:
         kubeconfig = self._control_plane.kubeconfig
         proxy = node_settings.kube_proxy(self.addresses, kubeconfig, self.name)
         files = {
-            resolver: f"nameserver {self.addresses.node}\n",
+            resolver: f"nameserver {self._first.addresses.node}\n",
             base: node_settings.base_spec(default, host_folders(), self._kernels),
             cni / "10-kubealign.conflist": node_settings.network(self.addresses),
             self._settings / "containerd.toml": node_settings.containerd(cni, plugins, base),
             self._settings / "kubelet.yaml": node_settings.kubelet(
-                self.addresses, authority, self._cgroup, resolver, self._restart_seconds
+                self._first.addresses.node, authority, self._cgroup, resolver, self._restart_seconds
             ),
             self._settings / "kube-proxy.yaml": proxy,
             self._settings / "Corefile": node_settings.corefile(self.addresses, kubeconfig),
@@ -187,7 +207,8 @@ class Node:
             return False
         return True
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Return True when the Node object is Ready and has no taint."""
         try:
             node: Any = client.CoreV1Api(self._control_plane.api).read_node(self.name)
         except client.ApiException as error:
@@ -201,7 +222,7 @@ class Node:
 
     def _dns_answers(self) -> bool:
         connection = http.client.HTTPConnection(
-            self.addresses.node, node_settings.DNS_READY_PORT, timeout=_DNS_SECONDS
+            self._first.addresses.node, node_settings.DNS_READY_PORT, timeout=_DNS_SECONDS
         )
         try:
             connection.request("GET", "/ready")

@@ -79,8 +79,13 @@ def network(addresses: Addresses) -> str:
     return json.dumps({"cniVersion": "0.4.0", "name": "kubealign", "plugins": [ptp, ports]})
 
 
-def kubelet(addresses: Addresses, authority: Path, cgroup: str, resolver: Path, restart_seconds: int) -> str:
-    """Return the kubelet's settings; `restart_seconds` is the longest wait before a container restart."""
+def kubelet(dns: str, authority: Path, cgroup: str, resolver: Path, restart_seconds: int) -> str:
+    """Return the kubelet's settings.
+
+    Args:
+        dns: Address of the DNS server.
+        restart_seconds: Longest wait before a container restart.
+    """
     return yaml.safe_dump(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -94,7 +99,7 @@ def kubelet(addresses: Addresses, authority: Path, cgroup: str, resolver: Path, 
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{cgroup}",
-            "clusterDNS": [addresses.node],
+            "clusterDNS": [dns],
             "clusterDomain": "cluster.local",
             "containerLogMaxSize": "50Mi",
             "crashLoopBackOff": {"maxContainerRestartPeriod": f"{restart_seconds}s"},
