@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.chaos.checker import check_history, check_metrics, check_replay
-from support.chaos.job import PROCESSES, write_chaos_job
+from support.chaos.job import NAME, PROCESSES, write_chaos_job
 from support.chaos.nemesis import inject_at_random
 from support.chaos.schedule import Fault, FaultKind
 from support.running import RunningJobs, left_running
@@ -46,7 +46,7 @@ def test_a_job_survives_250_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert run.is_running, f"the job ended before the faults did:\n{run.output}"
         set_pace(tmp_path, 0.0)
         assert run.end(1200) == 0, run.output
-        check_history(run, STEPS)
-        check_metrics(run, STEPS)
-        check_replay(run, STEPS)
+        check_history(run.folder(NAME), STEPS)
+        check_metrics(run.folder(NAME), STEPS)
+        check_replay(run.folder(NAME), STEPS)
         assert left_running(run.runs) == {}

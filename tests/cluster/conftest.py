@@ -36,6 +36,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Cluste
     return _ClusterScheduling(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--pod-minutes", type=float, default=3.0, help="duration of the random deletions of pods, in minutes"
+    )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -54,6 +60,12 @@ def _namespace(control_plane: ControlPlane) -> Iterator[str]:
     # Kubernetes starts the deletion after five seconds; no other test uses the name.
     control_plane.kubectl("delete", "namespace", name, "--wait=false")
     delete_volumes(control_plane.api, name)
+
+
+@pytest.fixture
+def pod_minutes(pytestconfig: pytest.Config) -> float:
+    """Duration of the random deletions of pods, in minutes."""
+    return float(pytestconfig.getoption("--pod-minutes"))
 
 
 @pytest.fixture(scope="session")

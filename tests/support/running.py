@@ -102,16 +102,11 @@ class RunningJobs:
 
     def metrics(self, job: str) -> list[dict[str, Any]]:
         """Return every complete line of the job's metrics.jsonl so far."""
-        path = self.folder(job) / "metrics.jsonl"
-        if not path.exists():
-            return []
-        return [
-            json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")
-        ]
+        return _metrics(self.folder(job))
 
     def steps(self, job: str) -> dict[int, dict[str, Any]]:
         """Return the last line of each trained step."""
-        return {line["step"]: line for line in self.metrics(job) if "seconds/step" in line}
+        return trained_steps(self.folder(job))
 
     def history(self, job: str) -> list[dict[str, Any]]:
         """Return the history of a job: one line for each trained step."""
@@ -173,6 +168,19 @@ def alive(pids: Sequence[int]) -> list[int]:
 def children(pid: int) -> list[int]:
     """Return the child processes of a running process."""
     return [child.pid for child in psutil.Process(pid).children()]
+
+
+def trained_steps(run_dir: Path) -> dict[int, dict[str, Any]]:
+    """Return the last line of each trained step in a run directory's metrics.jsonl."""
+    return {line["step"]: line for line in _metrics(run_dir) if "seconds/step" in line}
+
+
+def _metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """Return every complete line of metrics.jsonl."""
+    path = run_dir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def left_running(folder: Path, seconds: float = 10.0) -> dict[int, str]:

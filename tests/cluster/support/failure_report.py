@@ -7,6 +7,7 @@ from .cluster import Cluster
 from .control_plane import ControlPlane
 from .daemon import Daemon
 from .kubectl import Kubectl, KubectlFailed
+from .node import Node
 
 _LINES = 15
 _SECONDS = 10.0
@@ -32,6 +33,8 @@ def sections(fixtures: Mapping[str, object]) -> list[Section]:
     if isinstance(cluster, Cluster):
         result += _objects(cluster.kubectl, fixtures.get("cluster_namespace"), *_OF_REAL_PODS)
         result += _logs([*cluster.control_plane.daemons, *cluster.node.daemons])
+    if isinstance(second_node := fixtures.get("second_node"), Node):
+        result += _logs(second_node.daemons)
     return result
 
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from support.chaos.checker import check_history
+from support.chaos.job import PROMPTS_PER_STEP
 from support.tiny_jobs import FROM_CONFIG, write_prompts
 
 from .behaviour import Json
@@ -10,7 +12,6 @@ from .tenant import CLAIM, Tenant
 
 _FUNCTIONS = "functions"
 _PACE = "pace"
-PROMPTS_PER_STEP = 4
 
 # Each scoring takes as long as the file says, so that the test controls the speed of the job.
 _REWARD = f"""
@@ -84,10 +85,7 @@ def _resources(resources: Json) -> Json:
 
 def assert_each_prompt_once(tenant: Tenant, job: str, steps: int) -> None:
     """Assert that every step was done once, and that every prompt of the epoch was trained once."""
-    history = tenant.history(job)
-    assert [line["step"] for line in history] == list(range(1, steps + 1))
-    trained = [prompt for line in history for prompt in line["prompts"]]
-    assert sorted(trained) == sorted(f"0/{row}" for row in range(steps * PROMPTS_PER_STEP))
+    check_history(tenant.run_folder(job), steps)
     assert _result(tenant, job).exists()
 
 

@@ -41,6 +41,11 @@ class Team:
         listed = self._core.list_namespaced_pod(self.namespace)
         return {pod.metadata.name: pod.metadata.uid for pod in listed.items}
 
+    def pod_nodes(self) -> dict[str, str]:
+        """Return the nodes of the namespace's scheduled pods: name -> node."""
+        listed = self._core.list_namespaced_pod(self.namespace)
+        return {pod.metadata.name: pod.spec.node_name for pod in listed.items if pod.spec.node_name}
+
     def until(self, so: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:
         end = time.monotonic() + seconds
         while not so():

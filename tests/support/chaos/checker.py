@@ -7,25 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from kubealign_services.checkpoints.history import read_history
 from support.chaos.job import NAME, PROMPTS_PER_STEP
 from support.chaos.schedule import Fault, FaultKind
-from support.running import RunningJobs, left_running, run_command
+from support.running import RunningJobs, left_running, run_command, trained_steps
 
 _REPLAY_SECONDS = 600.0
 
 
 def check_run(run: RunningJobs, steps: int, faults: list[Fault]) -> None:
     """Check history, metrics, weights, processes and the reported causes of a run that has ended."""
-    check_history(run, steps)
-    check_metrics(run, steps)
+    check_history(run.folder(NAME), steps)
+    check_metrics(run.folder(NAME), steps)
     check_causes(run, faults)
-    check_replay(run, steps)
+    check_replay(run.folder(NAME), steps)
     assert left_running(run.runs) == {}
 
 
-def check_history(run: RunningJobs, steps: int) -> None:
+def check_history(run_dir: Path, steps: int) -> None:
     """Check that fences only grow, each step was made once, and each prompt was trained exactly once."""
-    history = run.history(NAME)
+    history = [json.loads(line.to_line()) for line in read_history(run_dir)]
     assert [line["step"] for line in history] == [*range(1, steps + 1)]
     fences = [line["fence"] for line in history]
     assert fences == sorted(fences)
@@ -33,9 +34,9 @@ def check_history(run: RunningJobs, steps: int) -> None:
     assert trained == sorted(f"0/{row}" for row in range(steps * PROMPTS_PER_STEP))
 
 
-def check_metrics(run: RunningJobs, steps: int) -> None:
+def check_metrics(run_dir: Path, steps: int) -> None:
     """Check that the last line of each step has finite metrics."""
-    lines = run.steps(NAME)
+    lines = trained_steps(run_dir)
     assert sorted(lines) == [*range(1, steps + 1)]
     for step, line in lines.items():
         values = [value for value in line.values() if isinstance(value, int | float)]
@@ -54,11 +55,13 @@ def check_causes(run: RunningJobs, faults: list[Fault]) -> None:
         )
 
 
-def check_replay(run: RunningJobs, steps: int) -> None:
+def check_replay(run_dir: Path, steps: int) -> None:
     """Check that training on the recorded batches alone gives the same metrics and weights bit for bit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        replay = run_command("replay", NAME, "--runs-dir", str(run.runs), timeout=_REPLAY_SECONDS)
+        replay = run_command(
+            "replay", run_dir.name, "--runs-dir", str(run_dir.parent), timeout=_REPLAY_SECONDS
+        )
     assert replay.code == 0, replay.output
     assert f"metrics of {steps} steps: equal bit for bit" in replay.output
     assert "final weights: equal bit for bit" in replay.output
