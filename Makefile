@@ -20,6 +20,8 @@ WORKERS ?= 2
 SELECTION ?= -m "not full"
 # First and last seed of the schedules of faults in test-chaos.
 SEEDS ?= 0-9
+# Minutes of random deletions of pods in test-chaos.
+POD_MINUTES ?= 10
 TIER := $(RUN)/python -m tests.support.tier
 PARALLEL := $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INTEGRATION := $(TIER) integration $(PARALLEL) $(SELECTION) tests/integration
@@ -106,8 +108,9 @@ test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.trackers $(VENV)/.pretrained ## Run 
 test-full: ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
 	$(MAKE) --no-print-directory test SELECTION=
 
-test-chaos: $(VENV)/.dev ## Inject faults into jobs: every failpoint with every action, 250 random faults, schedules of SEEDS: three hours
+test-chaos: cluster-tools ## Inject faults into jobs: every failpoint with every action, 250 random faults, schedules of SEEDS, faults of a node, deletions of pods: three and a half hours
 	$(TIER) chaos $(RUN)/python -m pytest -s tests/chaos --seeds $(SEEDS)
+	$(TIER) chaos-pods $(RUN)/python -m pytest -s tests/cluster/jobs/test_node_faults.py --pod-minutes $(POD_MINUTES)
 
 test-fast: $(VENV)/.dev $(VENV)/.pretrained ## Run lint, the unit tests that are not slow and smoke tests of most integration areas
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit UNIT_OPTIONS='-m "not slow"'
