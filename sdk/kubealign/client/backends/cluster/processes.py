@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from kubealign.client.records import ProcessRecord, ProcessState
 from kubealign.labels import ATTEMPT_LABEL, MAIN_CONTAINER, PROCESS_LABEL, QUEUE_LABEL, ROLE_LABEL
@@ -18,6 +18,7 @@ from kubealign.role_specs import PREPARE, display_position
 from kubealign.termination_message import truncate_middle
 
 Json = Mapping[str, Any]
+Pod = TypeVar("Pod", bound=Json)
 
 _INITIALISING_REASONS = ("", "ContainerCreating", "PodInitializing")
 
@@ -47,9 +48,9 @@ def process_name(pod: Json) -> str:
     return str(_labels(pod).get(PROCESS_LABEL) or "")
 
 
-def newest_pods(pods: Sequence[Json]) -> list[Json]:
+def newest_pods(pods: Sequence[Pod]) -> list[Pod]:
     """Return the newest pod of each process: a finalizer may keep those of earlier attempts."""
-    newest: dict[str, Json] = {}
+    newest: dict[str, Pod] = {}
     for pod in sorted(filter(process_name, pods), key=_attempt):
         newest[process_name(pod)] = pod
     return list(newest.values())
