@@ -95,7 +95,7 @@ def test_a_running_job_is_renewed_after_two_thirds_of_the_lifetime(days: int) ->
     # The driver saves a checkpoint, for which it needs the others.
     plan = cluster.step()
     assert [(deletion.name, deletion.grace_seconds) for deletion in plan.delete] == [
-        ("two-ranks-driver", None)
+        ("two-ranks-driver-0", None)
     ]
     assert (cluster.phase, cluster.message) == (
         "Starting",
@@ -109,7 +109,7 @@ def test_a_running_job_is_renewed_after_two_thirds_of_the_lifetime(days: int) ->
     assert (cluster.phase, cluster.message) == ("Running", "")
     assert _mounted(cluster) == {"two-ranks-credentials-2"}
     assert _secrets(cluster) == ["two-ranks-credentials", "two-ranks-credentials-2"]
-    assert cluster.made.count("two-ranks-prepare") == 1
+    assert cluster.made.count("two-ranks-prepare-0") == 1
     assert cluster.job["status"]["restarts"] == 0 and "attempts" not in cluster.job["status"]
     assert len(_renewals(cluster)) == 1 and "expire at" in _renewals(cluster)[0]
 
@@ -161,7 +161,7 @@ def test_a_job_that_is_created_suspended_starts_with_the_first_generation() -> N
 
 def test_a_retry_renews() -> None:
     cluster = _running()
-    cluster.end("two-ranks-trainer-0", 1, "ValueError: x")
+    cluster.end("two-ranks-trainer-0-0", 1, "ValueError: x")
     cluster.settle()
     assert cluster.phase == "Failed"
     cluster.job["metadata"]["annotations"] = {"kubealign.dev/retry": "a"}
@@ -234,28 +234,33 @@ def test_a_job_that_waits_in_a_queue_for_longer_than_the_lifetime_is_renewed() -
     assert cluster.job["status"]["restarts"] == 0
 
 
-@pytest.mark.parametrize("kept_by", ["node", "finalizer"])
-def test_a_renewal_waits_for_a_pod_that_stays(kept_by: str) -> None:
+def test_a_renewal_waits_for_a_pod_whose_node_is_silent() -> None:
     cluster = _running()
-    if kept_by == "finalizer":
-        cluster.pods["two-ranks-trainer-0"]["metadata"]["finalizers"] = [_FINALIZER]
     _request(cluster, "a")
     cluster.step()
     for _ in range(3):
         cluster.settle()
-        stays = cluster.pods.pop("two-ranks-trainer-0") if kept_by == "node" else None
+        stays = cluster.pods.pop("two-ranks-trainer-0-0")
         cluster.finish_leaving()
-        if stays is not None:
-            cluster.pods["two-ranks-trainer-0"] = stays
+        cluster.pods["two-ranks-trainer-0-0"] = stays
     cluster.pass_time(200)
     plan = cluster.settle()
     assert (plan.delete, plan.create) == ((), ())
-    assert set(cluster.pods) == {"two-ranks-trainer-0"}
-    expected = f"is kept by the finalizer {_FINALIZER}" if kept_by == "finalizer" else "node-1"
-    assert cluster.message.startswith("renewing credentials: ") and expected in cluster.message
-    cluster.vanish("two-ranks-trainer-0")
+    assert set(cluster.pods) == {"two-ranks-trainer-0-0"}
+    assert cluster.message.startswith("renewing credentials: ") and "node-1" in cluster.message
+    cluster.vanish("two-ranks-trainer-0-0")
     cluster.start()
     assert (cluster.phase, _generation(cluster)) == ("Running", 2)
+
+
+def test_a_renewal_does_not_wait_for_an_ended_pod_that_a_finalizer_keeps() -> None:
+    cluster = _running()
+    cluster.pods["two-ranks-trainer-0-0"]["metadata"]["finalizers"] = [_FINALIZER]
+    _request(cluster, "a")
+    cluster.step()
+    _finish_renewal(cluster)
+    assert (cluster.phase, _generation(cluster)) == ("Running", 2)
+    assert {"two-ranks-trainer-0-0", "two-ranks-trainer-0-1"} <= set(cluster.pods)
 
 
 class _Crash(Exception):

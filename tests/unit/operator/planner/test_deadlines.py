@@ -111,7 +111,9 @@ def test_time_in_a_queue_is_not_active_time() -> None:
         cluster.unschedulable(cluster.name(process), "", "SchedulingGated")
     cluster.pass_time(7200)
     plan = cluster.settle()
-    assert (cluster.phase, plan.requeue_after) == ("Starting", None)
+    assert cluster.phase == "Starting"
+    # No deadline runs: only the credentials expire some day.
+    assert plan.requeue_after is not None and plan.requeue_after > 50 * 86_400
     cluster.serve()
     cluster.settle()
     # The preparation is work of the job.
