@@ -13,6 +13,7 @@ from cluster.support.node import Node
 from cluster.support.paced_jobs import assert_each_prompt_once, prepare, set_pace
 from cluster.support.random_deletions import delete_at_random
 from cluster.support.spread_jobs import JOBS_ONLY, spread_job
+from cluster.support.team import JobPod
 from cluster.support.tenant import Tenant
 from support.chaos.checker import check_metrics
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.timeout(1800)
 _STEPS = 60
 # Node lease 50 s, grace period 10 s, and a minute in which the node may confirm the end of a pod.
 _LOST_SECONDS = 300.0
+_PROCESSES = ("driver", "nats", "trainer-0", "rollout-0", "rollout-1")
 _NOT_CONFIRMED = "has not confirmed that pod"
 
 
@@ -47,10 +49,10 @@ def start(tenant: Tenant, node: Node, job: str, **lifecycle: object) -> None:
     prepare(tenant, _STEPS)
     tenant.apply(spread_job(job, _STEPS, node.name, **lifecycle))
     tenant.until_beyond(job, 0, "at the start", 300)
-    nodes = tenant.pod_nodes()
-    assert nodes[f"{job}-driver"] == nodes[f"{job}-nats"] == node.name
-    assert {nodes[f"{job}-rollout-0"], nodes[f"{job}-rollout-1"]} == {"real-0", node.name}
-    assert nodes[f"{job}-trainer-0"] == "real-0"
+    nodes = {process: pod_of(tenant, job, process).node for process in _PROCESSES}
+    assert nodes["driver"] == nodes["nats"] == node.name
+    assert {nodes["rollout-0"], nodes["rollout-1"]} == {"real-0", node.name}
+    assert nodes["trainer-0"] == "real-0"
     # Slow enough that the job does not end before the fault does.
     set_pace(tenant, 4.0)
 
@@ -64,8 +66,25 @@ def finish(tenant: Tenant, job: str) -> None:
     assert not tenant.status(job).get("restarts"), "what happens to a node is no failure of the job"
 
 
-def until_replaced(tenant: Tenant, name: str, before: str, seconds: float = _LOST_SECONDS) -> None:
-    tenant.until(lambda: tenant.pods().get(name, before) != before, f"another pod {name}", seconds)
+def pod_of(tenant: Tenant, job: str, process: str = "driver") -> JobPod:
+    """Return the newest pod of a process. Fails where it has none."""
+    pod = tenant.newest_pod(job, process)
+    assert pod is not None, f"{process} of {job} has no pod"
+    return pod
+
+
+def until_replaced(tenant: Tenant, job: str, before: JobPod) -> JobPod:
+    """Wait for another pod of the driver that is scheduled, and return it."""
+    found: list[JobPod] = []
+
+    def is_replaced() -> bool:
+        pod = tenant.newest_pod(job, "driver")
+        if pod is not None and pod.uid != before.uid and pod.node:
+            found.append(pod)
+        return bool(found)
+
+    tenant.until(is_replaced, f"another pod than {before.name}", _LOST_SECONDS)
+    return found[0]
 
 
 def show_last_lines(log: str) -> None:
@@ -75,7 +94,7 @@ def show_last_lines(log: str) -> None:
 @pytest.mark.full
 def test_a_job_waits_for_a_node_that_does_not_answer(second_node: Node, tenant: Tenant) -> None:
     start(tenant, second_node, "waits")
-    before = tenant.pods()["waits-driver"]
+    before = pod_of(tenant, "waits")
     with kubelet_stopped(second_node):
         tenant.until_message(
             "waits",
@@ -83,10 +102,10 @@ def test_a_job_waits_for_a_node_that_does_not_answer(second_node: Node, tenant: 
             f"its node {second_node.name} {_NOT_CONFIRMED}",
             seconds=_LOST_SECONDS,
         )
-        assert tenant.pods()["waits-driver"] == before
-        assert second_node.runs_pod(before)
-    until_replaced(tenant, "waits-driver", before)
-    assert not second_node.runs_pod(before), "the driver was replaced while its predecessor ran"
+        assert pod_of(tenant, "waits") == before
+        assert second_node.runs_pod(before.uid)
+    until_replaced(tenant, "waits", before)
+    assert not second_node.runs_pod(before.uid), "the driver was replaced while its predecessor ran"
     tenant.until_beyond("waits", tenant.step("waits"), "after its node answered again", 300)
     finish(tenant, "waits")
 
@@ -94,15 +113,15 @@ def test_a_job_waits_for_a_node_that_does_not_answer(second_node: Node, tenant: 
 @pytest.mark.full
 def test_two_drivers_of_a_job_run_after_a_forced_deletion(second_node: Node, tenant: Tenant) -> None:
     start(tenant, second_node, "forced", forceDeleteLostPods=True)
-    before = tenant.pods()["forced-driver"]
+    before = pod_of(tenant, "forced")
     with kubelet_stopped(second_node):
-        until_replaced(tenant, "forced-driver", before)
-        assert second_node.runs_pod(before), "the first driver ended before its successor began"
-        tenant.until(lambda: tenant.pod_nodes().get("forced-driver") == "real-0", "the successor's node")
+        successor = until_replaced(tenant, "forced", before)
+        assert second_node.runs_pod(before.uid), "the first driver ended before its successor began"
+        assert successor.node == "real-0"
         # Not the step in the status: the first driver goes on until its successor has a fence.
         tenant.until(lambda: tenant.history("forced")[-1]["fence"] > 1, "a step of the successor", 300)
-        show_last_lines(second_node.pod_log(tenant.namespace, "forced-driver", before))
-    tenant.until(lambda: not second_node.runs_pod(before), "the end of the first driver")
+        show_last_lines(second_node.pod_log(tenant.namespace, before.name, before.uid))
+    tenant.until(lambda: not second_node.runs_pod(before.uid), "the end of the first driver")
     tenant.until_beyond("forced", tenant.step("forced"), "after the node answered again", 300)
     finish(tenant, "forced")
 
@@ -111,10 +130,10 @@ def test_two_drivers_of_a_job_run_after_a_forced_deletion(second_node: Node, ten
 def test_a_job_leaves_a_drained_node(second_node: Node, tenant: Tenant, cluster: Cluster) -> None:
     start(tenant, second_node, "drained")
     set_pace(tenant, 1.0)
-    before = tenant.pods()["drained-driver"]
+    before = pod_of(tenant, "drained")
     options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
     cluster.kubectl("drain", second_node.name, *options, timeout=130)
-    until_replaced(tenant, "drained-driver", before)
+    until_replaced(tenant, "drained", before)
     tenant.until_beyond("drained", tenant.step("drained"), "on the other node", 300)
     assert set(tenant.pod_nodes().values()) == {"real-0"}
     cluster.kubectl("uncordon", second_node.name)
@@ -127,7 +146,7 @@ def test_a_job_leaves_a_machine_that_is_known_to_be_off(
     second_node: Node, tenant: Tenant, cluster: Cluster, remedy: str
 ) -> None:
     start(tenant, second_node, "off")
-    before = tenant.pods()["off-driver"]
+    before = pod_of(tenant, "off")
     second_node.close()
     cluster.kubectl.wait_for(f"node/{second_node.name}", "condition=Ready=Unknown", seconds=120)
     if remedy == "taint":
@@ -135,7 +154,7 @@ def test_a_job_leaves_a_machine_that_is_known_to_be_off(
         cluster.kubectl("taint", "node", second_node.name, taint)
     else:
         cluster.kubectl("delete", "node", second_node.name, "--timeout=30s")
-    until_replaced(tenant, "off-driver", before)
+    until_replaced(tenant, "off", before)
     tenant.until_beyond("off", tenant.step("off"), "without the machine", 300)
     finish(tenant, "off")
 

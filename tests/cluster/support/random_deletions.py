@@ -30,7 +30,7 @@ def delete_at_random(tenant: Tenant, job: str, seconds: float, generator: random
         time.sleep(pause)
         status = tenant.status(job)
         assert status.get("phase") != "Failed", f"{job} failed: {status.get('message')}; {deletions}"
-        pods = {name.removeprefix(f"{job}-"): name for name in tenant.pods()}
+        pods = {name.removeprefix(f"{job}-").rpartition("-")[0]: name for name in sorted(tenant.pods())}
         process = generator.choice([_OPERATOR, *sorted(pods)])
         namespace, pod = tenant.namespace, pods.get(process, "")
         if process == _OPERATOR:

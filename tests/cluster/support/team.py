@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from kubernetes import client
+
+from kubealign.labels import ATTEMPT_LABEL, JOB_LABEL, PROCESS_LABEL
 
 from .behaviour import Behaviour, Json
 from .cluster_jobs import apply
@@ -15,6 +18,15 @@ _SECONDS = 60.0
 _POLL_SECONDS = 0.1
 
 _JOBS = ("kubealign.dev", "v1alpha1")
+
+
+@dataclass(frozen=True)
+class JobPod:
+    """A pod of a job. `node` is empty until the pod is scheduled."""
+
+    name: str
+    uid: str
+    node: str
 
 
 class Team:
@@ -45,6 +57,15 @@ class Team:
         """Return the nodes of the namespace's scheduled pods: name -> node."""
         listed = self._core.list_namespaced_pod(self.namespace)
         return {pod.metadata.name: pod.spec.node_name for pod in listed.items if pod.spec.node_name}
+
+    def newest_pod(self, job: str, process: str) -> JobPod | None:
+        """Return the pod of the last attempt of a process; None: there is none."""
+        selector = f"{JOB_LABEL}={job},{PROCESS_LABEL}={process}"
+        listed = self._core.list_namespaced_pod(self.namespace, label_selector=selector).items
+        newest = max(listed, key=lambda pod: int(pod.metadata.labels[ATTEMPT_LABEL]), default=None)
+        if newest is None:
+            return None
+        return JobPod(newest.metadata.name, newest.metadata.uid, newest.spec.node_name or "")
 
     def until(self, so: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:
         end = time.monotonic() + seconds
