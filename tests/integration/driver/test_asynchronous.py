@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.weights.announce.coordinator import RefitFailed
 from support.tiny_jobs import online_job
 
 pytestmark = pytest.mark.timeout(30)
@@ -76,7 +76,7 @@ async def test_a_lost_quorum_is_tried_again_with_the_same_snapshot(stage: Any) -
     assert [version for version, _ in stage.trainer.published][:3] == [0, 1, 2]
 
 
-async def test_a_quorum_lost_twice_ends_the_job_whatever_the_trainer_does(stage: Any) -> None:
+async def test_a_quorum_lost_twice_ends_the_attempt_whatever_the_trainer_does(stage: Any) -> None:
     asynchronous(stage, 2)
     stage.trainer.training.at = 2
     stage.worker.refitting.at = 1
@@ -90,6 +90,6 @@ async def test_a_quorum_lost_twice_ends_the_job_whatever_the_trainer_does(stage:
 
     refusing = asyncio.create_task(refuse())
     stage.worker.refitting.let_go.set()
-    with pytest.raises(UnrecoverableError, match=r"version 1.*a checksum does not match.*Second try"):
+    with pytest.raises(RefitFailed, match=r"version 1.*a checksum does not match.*Second try"):
         await asyncio.wait_for(driving, 10)
     refusing.cancel()
