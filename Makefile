@@ -108,7 +108,7 @@ test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.trackers $(VENV)/.pretrained ## Run 
 test-full: ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
 	$(MAKE) --no-print-directory test SELECTION=
 
-test-chaos: cluster-tools ## Inject faults into jobs: every failpoint with every action, 250 random faults, schedules of SEEDS, faults of a node, deletions of pods: three and a half hours
+test-chaos: cluster-tools ## Inject faults into jobs: every failpoint with every action, a second driver at each, 250 random faults, schedules of SEEDS, faults of a node, deletions of pods: four hours
 	$(TIER) chaos $(RUN)/python -m pytest -s tests/chaos --seeds $(SEEDS)
 	$(TIER) chaos-pods $(RUN)/python -m pytest -s tests/cluster/jobs/test_node_faults.py --pod-minutes $(POD_MINUTES)
 

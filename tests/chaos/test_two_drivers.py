@@ -13,7 +13,7 @@ import pytest
 
 from kubealign.process_settings import ExitCode
 from kubealign_services.checkpoints.fence import latest_fence
-from kubealign_services.checkpoints.history import StepHistory, history_path
+from kubealign_services.checkpoints.history import read_history
 from kubealign_services.runtime.failpoints import FILE, Action, Failpoint
 from support.chaos.checker import check_history, check_metrics, check_replay
 from support.chaos.job import PROMPTS_PER_STEP
@@ -23,7 +23,7 @@ from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_jobs, 
 
 STEPS = 8
 #: Timeout of each wait, in seconds.
-TIMEOUT = 300.0
+TIMEOUT = 600.0
 #: Failpoints that a driver reaches: all but those of trainer ranks and of the workers that receive weights.
 FAILPOINTS = [name for name in Failpoint if not name.startswith(("trainer-", "weights-"))]
 
@@ -36,7 +36,7 @@ class Wake(StrEnum):
 
 
 def hit_of(name: Failpoint) -> int:
-    """Return how often the driver reaches a failpoint until it stops: in the middle of the job if possible."""
+    """Return how often the driver reaches a failpoint until it stops: amid the job where possible."""
     if name.startswith("bus-"):
         return 12
     if name.startswith("checkpoint-"):
@@ -63,11 +63,11 @@ def write_job(folder: Path, name: str) -> Path:
 def is_training(folder: Path, failpoint: Failpoint) -> bool:
     """Return True once the second driver has taken over and, unless nothing is left to train, made a step."""
     if failpoint.startswith("export-"):
-        return latest_fence(folder) == 2
-    return bool(StepHistory(history_path(folder, 2)).read())
+        return latest_fence(folder) > 1
+    return any(line.fence > 1 for line in read_history(folder))
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("wake", list(Wake))
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_a_replaced_driver_does_no_damage(
@@ -103,9 +103,9 @@ def test_a_replaced_driver_does_no_damage(
 
 
 def check_replacement(folder: Path) -> None:
-    """Check that the first driver ended by itself because it was replaced, and no other restart was needed."""
+    """Check that the first driver ended by itself as a replaced one, and that nothing else was restarted."""
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     restarts = [event["message"] for event in events if "starting" in event["message"]]
     assert len(restarts) == 1, restarts
     assert restarts[0].startswith(f"driver ended with code {ExitCode.REPLACED:d}; starting driver again")
-    assert latest_fence(folder) == 3
+    assert latest_fence(folder) > 2

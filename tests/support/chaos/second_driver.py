@@ -1,5 +1,5 @@
-"""Two drivers on one run directory: the job's own one, stopped at a failpoint, and one that its supervisor does
-not know."""
+"""Two drivers on one run directory: the job's own one, stopped at a failpoint, and one outside its
+supervisor."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -31,13 +31,14 @@ class StoppedDriver:
         """Wait until the driver has stopped at its failpoint."""
         folder = run.folder(job)
         run.wait_until("the failpoint", (folder / FIRED_FOLDER / "0").exists, timeout)
+        run.wait_until("the runner's answer", lambda: "driver" in run.processes(job), timeout)
         self._process = psutil.Process(run.processes(job)["driver"]["pid"])
         run.wait_until("the stop", self._is_stopped, timeout)
+        _kill_alarm(run, self._process, timeout)
+        self._timeout = timeout
         self._liveness = Path(_read_settings(folder)["liveness"])
         self._is_awake = threading.Event()
         self._touching = threading.Thread(target=self._touch, name="liveness", daemon=True)
-        self._run = run
-        self._timeout = timeout
 
     def __enter__(self) -> Self:
         self._touching.start()
@@ -51,28 +52,25 @@ class StoppedDriver:
 
     def wake(self) -> None:
         """Let the driver go on, and wait until it has ended."""
-        self._kill_alarm()
         assert self._is_stopped(), "the first driver has not been stopped all the time"
         self._is_awake.set()
         self._process.send_signal(signal.SIGCONT)
-        self._run.wait_until("the end of the first driver", self._has_ended, self._timeout)
+        self._process.wait(self._timeout)
 
     def _is_stopped(self) -> bool:
         return self._process.status() == psutil.STATUS_STOPPED
 
-    def _has_ended(self) -> bool:
-        return not self._process.is_running()
-
-    def _kill_alarm(self) -> None:
-        """Kill the shell that wakes the driver after the failpoint's seconds, and what it runs."""
-        for shell in self._process.children():
-            if "kill -CONT" in " ".join(shell.cmdline()):
-                for process in (*shell.children(), shell):
-                    process.kill()
-
     def _touch(self) -> None:
         while not self._is_awake.wait(_TOUCH_SECONDS):
             os.utime(self._liveness)
+
+
+def _kill_alarm(run: RunningJobs, driver: psutil.Process, timeout: float) -> None:
+    """Kill the shell that would wake the driver after the failpoint's seconds, and its sleep."""
+    shell = next(child for child in driver.children() if "kill -CONT" in " ".join(child.cmdline()))
+    run.wait_until("the alarm", lambda: bool(shell.children()), timeout)
+    for process in (*shell.children(), shell):
+        process.kill()
 
 
 class SecondDriver:
@@ -122,6 +120,6 @@ class SecondDriver:
             raise AssertionError(f"the second driver had not ended:\n{self.log[-4000:]}") from None
 
 
-def _read_settings(folder: Path) -> dict[str, object]:
-    settings: dict[str, object] = json.loads((folder / "settings" / "driver.json").read_text())
+def _read_settings(folder: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads((folder / "settings" / "driver.json").read_text())
     return settings
