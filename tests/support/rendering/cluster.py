@@ -156,6 +156,13 @@ class Cluster:
         """Remove the pod between two reconciles."""
         del self.pods[name]
 
+    def remove_finalizers(self) -> None:
+        """Remove all finalizers: a pod that only they kept is gone with the last one."""
+        for name, pod in list(self.pods.items()):
+            metadata = pod["metadata"]
+            if metadata.pop("finalizers", None) and metadata.get("deletionGracePeriodSeconds") == 0:
+                del self.pods[name]
+
     def finish_leaving(self, code: int = _STOPPED) -> list[str]:
         """Let the nodes end the pods that are being deleted or stopped. Return the names of removed pods."""
         gone = [name for name, pod in self.pods.items() if "deletionTimestamp" in pod["metadata"]]

@@ -360,8 +360,7 @@ class _Story:
             case "time":
                 cluster.pass_time(whom)
             case "finalized":
-                for kept in [n for n, p in cluster.pods.items() if "deletionTimestamp" in p["metadata"]]:
-                    cluster.pods[kept]["metadata"].pop("finalizers", None)
+                cluster.remove_finalizers()
             case "object":
                 cluster.objects.discard(("Service", cluster.name("peers")))
             case _:
@@ -411,8 +410,7 @@ def test_a_job_finishes_once_under_any_sequence_of_faults(job: str, story: list[
         assert before not in _FINAL or cluster.phase == before
         assert cluster.job["status"].get("restarts", 0) <= 3
     cluster.job["spec"]["suspend"] = False
-    for pod in cluster.pods.values():
-        pod["metadata"].pop("finalizers", None)
+    cluster.remove_finalizers()
     for _ in range(12):
         if cluster.phase in _FINAL:
             break
