@@ -298,7 +298,7 @@ class Stage:
             ROWS,
             None,  # type: ignore[arg-type]
         )
-        progress = ProgressTracker(self.job.spec.max_steps, context.read_model)
+        self.progress = progress = ProgressTracker(self.job.spec.max_steps, context.read_model)
         grace = ShutdownDeadline(self.stop, self.job.spec.lifecycle.grace_period_seconds)
         settings = context.settings
         async with Peer(

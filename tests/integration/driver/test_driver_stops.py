@@ -132,3 +132,11 @@ async def test_replaced_driver_ends_before_it_records_a_step(stage: Any) -> None
     with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
         await driving
     assert (stage.committed, len(stage.history())) == (3, 4)
+
+
+async def test_a_driver_that_resumes_after_the_last_step_reports_it(stage: Any) -> None:
+    stage.job = stage.job.model_copy(update={"spec": stage.job.spec.model_copy(update={"max_steps": 3})})
+    await stage.drive()
+    stage.fence = 2
+    await stage.drive()
+    assert stage.progress.step == stage.committed == 3

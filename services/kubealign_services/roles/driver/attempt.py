@@ -119,6 +119,8 @@ async def run_attempt(
                 lineage = await run_in_thread(record_start, run_fence, state.step)
                 history = TrainingHistory(run_fence, lineage)
                 await history.resume_at(state)
+                if state.step:
+                    progress.report_resume(state.step)
                 collector = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
                 await stack.enter_async_context(collector)
                 job_context = JobContext(

@@ -56,6 +56,11 @@ class ProgressTracker:
             phase="Starting", max_steps=self.max_steps, fence=fence, started_at=time.time()
         )
 
+    def report_resume(self, step: int) -> None:
+        """Publish the last finished step, from which an attempt goes on."""
+        self.step = step
+        self._read_model.set_status(phase="Starting", step=step, weight_version=self.weight_version)
+
     def report_step(self, step: int) -> None:
         """Publish a finished step."""
         self.step, self.waiting_for = step, ""
