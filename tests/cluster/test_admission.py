@@ -155,6 +155,7 @@ def test_every_field_of_the_status_can_be_stored(
         "startTime": now,
         "completionTime": now,
         "activeSince": now,
+        "startingSince": now,
         "activeSeconds": 1.5,
         "restartsSinceStep": 0,
         "restarts": 1,
