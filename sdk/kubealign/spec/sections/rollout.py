@@ -202,7 +202,7 @@ class Rollout(SpecModel):
         ge=1,
         le=MAX_INT32,
         description="Minimum number of workers with the current weights (quorum): with fewer, the refit "
-        "is retried once, then the job fails.",
+        "is retried once, then the driver makes a new attempt.",
     )
     engine: Engine = Field(Engine(torch=TorchEngineSpec()), description="Generation engine.")
     sampling: SamplingSpec = Field(SamplingSpec(), description="Sampling parameters.")
