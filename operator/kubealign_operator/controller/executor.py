@@ -36,6 +36,9 @@ AnnounceEvents = Callable[[Json, tuple[PlannedEvent, ...]], None]
 # Statuses of a creation that concern the request itself: a retry of the same request does not help.
 _PERMANENT_ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
 _STOP_DEADLINE_SECONDS = 1
+#: Writes of all jobs that wait for the API server's answer at most. Thousands at once would keep it from
+#: answering other requests in time, such as the renewal of the operator's lease.
+MAX_WRITES_IN_FLIGHT = 32
 _QUERY = {"fieldManager": FIELD_MANAGER}
 
 
@@ -70,6 +73,7 @@ class PlanExecutor:
         self._redis_ca = redis_ca
         self._on_credentials_issued = on_credentials_issued
         self._announce = announce
+        self._write_slots = asyncio.Semaphore(MAX_WRITES_IN_FLIGHT)
 
     async def execute(self, key: JobKey, job: WatchedJob, plan: ReconcilePlan) -> ExecutionResult:
         """Execute the plan of one job.
@@ -128,15 +132,16 @@ class PlanExecutor:
         options: dict[str, Any] = {"preconditions": {"uid": deletion.uid}}
         if deletion.grace_seconds is not None:
             options["gracePeriodSeconds"] = deletion.grace_seconds
-        answer = await self._ignore_missing(
-            self._api.delete(PODS.object_path(key.namespace, deletion.name), options)
-        )
+        path = PODS.object_path(key.namespace, deletion.name)
+        async with self._write_slots:
+            answer = await self._ignore_missing(self._api.delete(path, options))
         self._record_pod(answer, result)
 
     async def _stop(self, key: JobKey, stop: PodStop, result: ExecutionResult) -> None:
         body = {"metadata": {"uid": stop.uid}, "spec": {"activeDeadlineSeconds": _STOP_DEADLINE_SECONDS}}
         path = PODS.object_path(key.namespace, stop.name)
-        answer = await self._ignore_missing(self._api.merge_patch(path, body, _QUERY))
+        async with self._write_slots:
+            answer = await self._ignore_missing(self._api.merge_patch(path, body, _QUERY))
         self._record_pod(answer, result)
 
     async def _create(self, key: JobKey, job: WatchedJob, manifest: Json, result: ExecutionResult) -> bool:
@@ -147,12 +152,13 @@ class PlanExecutor:
         """
         resource, name = OWNED[manifest["kind"]], manifest["metadata"]["name"]
         try:
-            created = await self._api.create(
-                resource.collection_path(key.namespace),
-                manifest,
-                _QUERY,
-                accept=JSON_MEDIA_TYPE if resource is PODS else METADATA_ONLY,
-            )
+            async with self._write_slots:
+                created = await self._api.create(
+                    resource.collection_path(key.namespace),
+                    manifest,
+                    _QUERY,
+                    accept=JSON_MEDIA_TYPE if resource is PODS else METADATA_ONLY,
+                )
         except ApiStatusError as error:
             if error.is_conflict:
                 await self._handle_name_conflict(key, job, manifest, result)

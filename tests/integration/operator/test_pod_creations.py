@@ -1,5 +1,6 @@
-"""The executor creates pods with a slow start: a refusal is not repeated a thousand times."""
+"""The executor creates pods with a slow start, and has a bounded number of requests in flight."""
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -7,7 +8,7 @@ from aiohttp import web
 
 from integration.kube.api_server import Json, ScriptedServer, refuses
 from kubealign.kube.api import allow_writes
-from kubealign_operator.controller.executor import ExecutionResult, PlanExecutor
+from kubealign_operator.controller.executor import MAX_WRITES_IN_FLIGHT, ExecutionResult, PlanExecutor
 from kubealign_operator.controller.kube.connection import operator_api
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
@@ -17,7 +18,7 @@ from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.create_errors import CreateErrors
 from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.names import GROUP_LABEL, JOB_LABEL
-from kubealign_operator.planner.plan import ReconcilePlan
+from kubealign_operator.planner.plan import PodDeletion, PodStop, ReconcilePlan
 from support.rendering.jobs import sft
 
 _KEY = JobKey("team", "sft")
@@ -45,8 +46,32 @@ def _pod(group: str, number: int) -> Json:
     return {"kind": "Pod", "metadata": {"name": f"{group}-{number}", "namespace": "team", "labels": labels}}
 
 
+class _SlowServer:
+    """Answers each request after a while. `most`: requests that waited for an answer at the same time."""
+
+    def __init__(self) -> None:
+        self.answered = self.most = self._waiting = 0
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self._waiting += 1
+        self.most = max(self.most, self._waiting)
+        await asyncio.sleep(0.01)
+        self._waiting -= 1
+        self.answered += 1
+        name = request.path.rpartition("/")[2]
+        pod = {
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": "9"},
+        }
+        return web.json_response(pod)
+
+
 async def _execute(quota: _Quota, pods: list[Json]) -> ExecutionResult:
-    async with ScriptedServer([quota]) as connections:
+    return await _execute_plan(quota, ReconcilePlan(status={}, create=tuple(pods)))
+
+
+async def _execute_plan(answer: _Quota | _SlowServer, plan: ReconcilePlan) -> ExecutionResult:
+    async with ScriptedServer([answer]) as connections:
         api = operator_api(connections, OperatorMetrics(), 15, allow_writes)
         jobs = JobStore(lambda key: None)
         jobs.put(sft())
@@ -58,7 +83,7 @@ async def _execute(quota: _Quota, pods: list[Json]) -> ExecutionResult:
         )
         job = jobs.get(_KEY)
         assert job is not None
-        return await executor.execute(_KEY, job, ReconcilePlan(status={}, create=tuple(pods)))
+        return await executor.execute(_KEY, job, plan)
 
 
 async def test_a_full_quota_costs_one_request_for_each_group() -> None:
@@ -83,3 +108,16 @@ async def test_without_a_refusal_every_pod_is_created() -> None:
     quota = _Quota(room=300)
     result = await _execute(quota, [_pod("rollout", number) for number in range(300)])
     assert (quota.asked, result.create_errors) == ({"rollout": 300}, {})
+
+
+async def test_the_pods_of_a_large_job_are_stopped_and_deleted_a_few_at_a_time() -> None:
+    server, names = _SlowServer(), [f"rollout-{number}" for number in range(200)]
+    await _execute_plan(
+        server,
+        ReconcilePlan(
+            status={},
+            stop=tuple(PodStop(name, name) for name in names),
+            delete=tuple(PodDeletion(name, name, None) for name in names),
+        ),
+    )
+    assert (server.answered, server.most) == (400, MAX_WRITES_IN_FLIGHT)
