@@ -103,14 +103,18 @@ def was_disrupted(pod: PodView) -> bool:
 
 def attempt_of(pod: PodView) -> int:
     """Return the attempt from the pod's label; -1: the label is not the operator's."""
-    text = pod.labels.get(names.ATTEMPT_LABEL, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    return _label_number(pod, names.ATTEMPT_LABEL, -1)
 
 
 def credentials_generation_of(pod: PodView) -> int:
     """Return the generation of the credentials that the pod mounts; 1: its label is not the operator's."""
-    text = pod.labels.get(names.CREDENTIALS_LABEL, "")
-    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+    return max(1, _label_number(pod, names.CREDENTIALS_LABEL, 1))
+
+
+def _label_number(pod: PodView, label: str, default: int) -> int:
+    """Return the number in a label of the pod; the default if it is none that the operator writes."""
+    text = pod.labels.get(label, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
 def is_gated(pod: PodView) -> bool:

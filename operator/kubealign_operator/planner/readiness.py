@@ -11,7 +11,7 @@ from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.pod_actions import has_too_many_leftovers
 from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
 from kubealign_operator.planner.restart_policy import UnitRestart, is_exempt
-from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 from kubealign_operator.planner.start_order import is_complete
 
 #: Reasons by severity: the first one found is shown in the status.
@@ -123,6 +123,13 @@ def leftover_message(snapshot: JobSnapshot) -> str:
         if pod_state.is_leftover(pod) and pod_state.is_blocked_by_finalizers(pod, snapshot.now)
     ]
     return failure_reasons.blocking_finalizers(leftovers[0]) if leftovers else ""
+
+
+def removal_progress(snapshot: JobSnapshot) -> str:
+    """Return how far the removal of all pods, the driver's first, is; in words that follow a colon."""
+    if live_pods(snapshot.pods_in_group(names.DRIVER)) and lost_pod_reason(snapshot) is None:
+        return "the driver saves a checkpoint"
+    return removal_obstacle(snapshot)
 
 
 def removal_obstacle(snapshot: JobSnapshot) -> str:

@@ -75,16 +75,16 @@ def pod_of(tenant: Tenant, job: str, process: str = "driver") -> JobPod:
 
 def until_replaced(tenant: Tenant, job: str, before: JobPod) -> JobPod:
     """Wait for another pod of the driver that is scheduled, and return it."""
-    found: list[JobPod] = []
+    successors: list[JobPod] = []
 
     def is_replaced() -> bool:
         pod = tenant.newest_pod(job, "driver")
         if pod is not None and pod.uid != before.uid and pod.node:
-            found.append(pod)
-        return bool(found)
+            successors.append(pod)
+        return bool(successors)
 
     tenant.until(is_replaced, f"another pod than {before.name}", _LOST_SECONDS)
-    return found[0]
+    return successors[0]
 
 
 def show_last_lines(log: str) -> None:

@@ -36,10 +36,10 @@ class OwnedObjects:
             self._existing.setdefault(job.uid, set())
             self._checked_at[job.uid] = time.monotonic() if is_new else float("-inf")
         if time.monotonic() - self._checked_at[job.uid] > self._ttl_seconds:
-            expected_now = _expected_objects(key.name, credentials_generation(job.status))
             # The NetworkPolicies of groups depend on the spec. After a restart of the operator they are known
             # once their creation has been refused because they exist.
-            expected = sorted({*expected_now, *self._existing[job.uid]})
+            objects = _expected_objects(key.name, credentials_generation(job.status))
+            expected = sorted({*objects, *self._existing[job.uid]})
             flags = await asyncio.gather(*(self._exists(key, job.uid, item) for item in expected))
             self._existing[job.uid] = {item for item, exists in zip(expected, flags, strict=True) if exists}
             self._checked_at[job.uid] = time.monotonic()

@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Any
 
 from kubealign.spec.status import JobPhase
-from kubealign_operator import names
 from kubealign_operator.planner.credentials import CredentialsDecision, has_secret, outdated_pods
 from kubealign_operator.planner.plan import (
     PREPARED,
@@ -16,8 +15,8 @@ from kubealign_operator.planner.plan import (
     desired_condition,
 )
 from kubealign_operator.planner.pod_actions import delete_all_pods
-from kubealign_operator.planner.readiness import lost_pod_reason, refused_object_reason, removal_obstacle
-from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
+from kubealign_operator.planner.readiness import refused_object_reason, removal_progress
+from kubealign_operator.planner.snapshot import JobSnapshot
 
 RENEWAL = "CredentialsRenewal"
 
@@ -48,10 +47,7 @@ def plan_renewal(
     if has_secret(snapshot, credentials.status.generation):
         refusal, phase = None, JobPhase.STARTING
         deletions, requeue_at = delete_all_pods(snapshot, outdated)
-        is_saving = (
-            bool(live_pods(snapshot.pods_in_group(names.DRIVER))) and lost_pod_reason(snapshot) is None
-        )
-        progress = "the driver saves a checkpoint" if is_saving else removal_obstacle(snapshot)
+        progress = removal_progress(snapshot)
     else:
         progress = f"waits for the Secret {credentials.status.secret_name}"
     message = f"renewing credentials: {progress}" if refusal is None else refusal.message

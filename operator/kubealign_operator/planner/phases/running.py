@@ -100,10 +100,10 @@ def plan_active(
         "dependencies": list(dependencies) or None,
         "checkpoint_source": checkpoint_source,
         "credentials": credentials.status,
-        "roles": role_statuses(units, prepared),
         **_rollout_status(snapshot, job),
     }
     if outdated_pods(snapshot, credentials.status):
+        status_changes["roles"] = role_statuses(units, prepared)
         return plan_renewal(snapshot, credentials, credentials_request, status_changes, prepared=prepared)
     outcome = apply_restart_policy(managed, restarts, lifecycle.max_restarts, _complete_groups(snapshot))
     if outcome.failure is not None:

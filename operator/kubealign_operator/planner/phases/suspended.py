@@ -4,20 +4,18 @@ The driver is deleted first: it needs the other pods to save a checkpoint.
 """
 
 from kubealign.spec.status import JobPhase, RoleStatus
-from kubealign_operator import names
 from kubealign_operator.planner.credentials import renewal_without_pods, requested_renewal
 from kubealign_operator.planner.plan import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
 from kubealign_operator.planner.pod_actions import delete_all_pods, delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds
-from kubealign_operator.planner.readiness import leftover_message, lost_pod_reason, removal_obstacle
-from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
+from kubealign_operator.planner.readiness import leftover_message, removal_progress
+from kubealign_operator.planner.snapshot import JobSnapshot
 
 
 def plan_suspending(snapshot: JobSnapshot) -> Decision:
     """Decide on a job that still has pods to stop."""
     deletions, requeue_at = delete_all_pods(snapshot)
-    is_saving = bool(live_pods(snapshot.pods_in_group(names.DRIVER))) and lost_pod_reason(snapshot) is None
-    message = f"suspending: {'the driver saves a checkpoint' if is_saving else removal_obstacle(snapshot)}"
+    message = f"suspending: {removal_progress(snapshot)}"
     return Decision(
         JobPhase.SUSPENDING,
         message,

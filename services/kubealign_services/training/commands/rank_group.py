@@ -140,7 +140,7 @@ class CommandGroup:
             answer = handler(payload)
         except Exception as error:
             self._check_outcomes(self._store, number, name, error, deadline)
-            if is_collective_error(error):
+            if _is_collective_error(error):
                 self._failure = f"a collective of {name} failed on every rank: {error}"
                 raise RankFailed(self._failure) from error
             raise
@@ -241,7 +241,7 @@ class CommandGroup:
             store.delete_key(key)
 
 
-def is_collective_error(error: BaseException) -> bool:
+def _is_collective_error(error: BaseException) -> bool:
     """Return True when an error, or one of its causes, comes from a collective: a rank was lost or too slow.
 
     The process group is of no use afterwards, also where all ranks report the error. gloo raises plain

@@ -37,9 +37,9 @@ def test_egress_has_no_effect_on_one_machine() -> None:
         "spec.rollout.workflow": {"function": {"module": "package.module:play"}},
         "spec.rollout.egress": anywhere,
     }
-    found = [notice for notice in notices("rloo", changes) if notice.path.endswith(".egress")]
-    assert [notice.path for notice in found] == ["spec.rewards[0].egress", "spec.rollout.egress"]
-    assert all(notice.level is NoticeLevel.NOTE and "On one machine" in notice.message for notice in found)
+    egress = [notice for notice in notices("rloo", changes) if notice.path.endswith(".egress")]
+    assert [notice.path for notice in egress] == ["spec.rewards[0].egress", "spec.rollout.egress"]
+    assert all(notice.level is NoticeLevel.NOTE and "On one machine" in notice.message for notice in egress)
     assert not [notice for notice in notices("rloo", {}) if notice.path.endswith(".egress")]
 
 
