@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kubealign.v1 import batch_pb2 as kubealign_dot_v1_dot_batch__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bkubealign/v1/training.proto\x12\x0ckubealign.v1\x1a\x18kubealign/v1/batch.proto\" \n\x0f\x44\x65scribeRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\"f\n\rTrainingState\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0e\n\x06loaded\x18\x02 \x01(\x08\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x14\n\x0c\x64river_state\x18\x04 \x01(\x0c\x12\x12\n\nworld_size\x18\x05 \x01(\r\"S\n\x0bLoadRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x11\n\tdirectory\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x14\n\x0c\x64river_state\x18\x04 \x01(\x0c\"\x7f\n\x10TrainStepRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12(\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\x12\x0e\n\x06update\x18\x04 \x01(\x08\x12\x14\n\x0c\x64river_state\x18\x05 \x01(\x0c\"F\n\x0eTrainStepReply\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12&\n\x07metrics\x18\x02 \x01(\x0b\x32\x15.kubealign.v1.Metrics\"J\n\x0f\x45valuateRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\"7\n\rEvaluateReply\x12&\n\x07metrics\x18\x01 \x01(\x0b\x32\x15.kubealign.v1.Metrics\"k\n\x0e\x46orwardRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\x12\x0f\n\x07outputs\x18\x03 \x03(\t\x12\x0f\n\x07learned\x18\x04 \x01(\x08\"a\n\x12TopLogprobsRequest\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x12\n\nvocabulary\x18\x03 \x01(\r\"/\n\x0c\x46orwardReply\x12\x0f\n\x07\x63olumns\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"=\n\x0bSaveRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x11\n\tdirectory\x18\x03 \x01(\t\"9\n\x05Shard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"0\n\tSaveReply\x12#\n\x06shards\x18\x01 \x03(\x0b\x32\x13.kubealign.v1.Shard\"?\n\rExportRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x11\n\tdirectory\x18\x03 \x01(\t\"1\n\x0b\x45xportReply\x12\"\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x13.kubealign.v1.Shardb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bkubealign/v1/training.proto\x12\x0ckubealign.v1\x1a\x18kubealign/v1/batch.proto\" \n\x0f\x44\x65scribeRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\"\xbd\x01\n\rTrainingState\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0e\n\x06loaded\x18\x02 \x01(\x08\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x14\n\x0c\x64river_state\x18\x04 \x01(\x0c\x12\x12\n\nworld_size\x18\x05 \x01(\r\x12-\n\x0e\x64river_metrics\x18\x06 \x01(\x0b\x32\x15.kubealign.v1.Metrics\x12&\n\x07metrics\x18\x07 \x01(\x0b\x32\x15.kubealign.v1.Metrics\"S\n\x0bLoadRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x11\n\tdirectory\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x14\n\x0c\x64river_state\x18\x04 \x01(\x0c\"\xae\x01\n\x10TrainStepRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12(\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\x12\x0e\n\x06update\x18\x04 \x01(\x08\x12\x14\n\x0c\x64river_state\x18\x05 \x01(\x0c\x12-\n\x0e\x64river_metrics\x18\x06 \x01(\x0b\x32\x15.kubealign.v1.Metrics\"F\n\x0eTrainStepReply\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12&\n\x07metrics\x18\x02 \x01(\x0b\x32\x15.kubealign.v1.Metrics\"J\n\x0f\x45valuateRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\"7\n\rEvaluateReply\x12&\n\x07metrics\x18\x01 \x01(\x0b\x32\x15.kubealign.v1.Metrics\"k\n\x0e\x46orwardRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\x12\x0f\n\x07outputs\x18\x03 \x03(\t\x12\x0f\n\x07learned\x18\x04 \x01(\x08\"a\n\x12TopLogprobsRequest\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x12\n\nvocabulary\x18\x03 \x01(\r\"/\n\x0c\x46orwardReply\x12\x0f\n\x07\x63olumns\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"=\n\x0bSaveRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x11\n\tdirectory\x18\x03 \x01(\t\"9\n\x05Shard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"0\n\tSaveReply\x12#\n\x06shards\x18\x01 \x03(\x0b\x32\x13.kubealign.v1.Shard\"?\n\rExportRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x11\n\tdirectory\x18\x03 \x01(\t\"1\n\x0b\x45xportReply\x12\"\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x13.kubealign.v1.Shardb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,32 +34,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DESCRIBEREQUEST']._serialized_start=71
   _globals['_DESCRIBEREQUEST']._serialized_end=103
-  _globals['_TRAININGSTATE']._serialized_start=105
-  _globals['_TRAININGSTATE']._serialized_end=207
-  _globals['_LOADREQUEST']._serialized_start=209
-  _globals['_LOADREQUEST']._serialized_end=292
-  _globals['_TRAINSTEPREQUEST']._serialized_start=294
-  _globals['_TRAINSTEPREQUEST']._serialized_end=421
-  _globals['_TRAINSTEPREPLY']._serialized_start=423
-  _globals['_TRAINSTEPREPLY']._serialized_end=493
-  _globals['_EVALUATEREQUEST']._serialized_start=495
-  _globals['_EVALUATEREQUEST']._serialized_end=569
-  _globals['_EVALUATEREPLY']._serialized_start=571
-  _globals['_EVALUATEREPLY']._serialized_end=626
-  _globals['_FORWARDREQUEST']._serialized_start=628
-  _globals['_FORWARDREQUEST']._serialized_end=735
-  _globals['_TOPLOGPROBSREQUEST']._serialized_start=737
-  _globals['_TOPLOGPROBSREQUEST']._serialized_end=834
-  _globals['_FORWARDREPLY']._serialized_start=836
-  _globals['_FORWARDREPLY']._serialized_end=883
-  _globals['_SAVEREQUEST']._serialized_start=885
-  _globals['_SAVEREQUEST']._serialized_end=946
-  _globals['_SHARD']._serialized_start=948
-  _globals['_SHARD']._serialized_end=1005
-  _globals['_SAVEREPLY']._serialized_start=1007
-  _globals['_SAVEREPLY']._serialized_end=1055
-  _globals['_EXPORTREQUEST']._serialized_start=1057
-  _globals['_EXPORTREQUEST']._serialized_end=1120
-  _globals['_EXPORTREPLY']._serialized_start=1122
-  _globals['_EXPORTREPLY']._serialized_end=1171
+  _globals['_TRAININGSTATE']._serialized_start=106
+  _globals['_TRAININGSTATE']._serialized_end=295
+  _globals['_LOADREQUEST']._serialized_start=297
+  _globals['_LOADREQUEST']._serialized_end=380
+  _globals['_TRAINSTEPREQUEST']._serialized_start=383
+  _globals['_TRAINSTEPREQUEST']._serialized_end=557
+  _globals['_TRAINSTEPREPLY']._serialized_start=559
+  _globals['_TRAINSTEPREPLY']._serialized_end=629
+  _globals['_EVALUATEREQUEST']._serialized_start=631
+  _globals['_EVALUATEREQUEST']._serialized_end=705
+  _globals['_EVALUATEREPLY']._serialized_start=707
+  _globals['_EVALUATEREPLY']._serialized_end=762
+  _globals['_FORWARDREQUEST']._serialized_start=764
+  _globals['_FORWARDREQUEST']._serialized_end=871
+  _globals['_TOPLOGPROBSREQUEST']._serialized_start=873
+  _globals['_TOPLOGPROBSREQUEST']._serialized_end=970
+  _globals['_FORWARDREPLY']._serialized_start=972
+  _globals['_FORWARDREPLY']._serialized_end=1019
+  _globals['_SAVEREQUEST']._serialized_start=1021
+  _globals['_SAVEREQUEST']._serialized_end=1082
+  _globals['_SHARD']._serialized_start=1084
+  _globals['_SHARD']._serialized_end=1141
+  _globals['_SAVEREPLY']._serialized_start=1143
+  _globals['_SAVEREPLY']._serialized_end=1191
+  _globals['_EXPORTREQUEST']._serialized_start=1193
+  _globals['_EXPORTREQUEST']._serialized_end=1256
+  _globals['_EXPORTREPLY']._serialized_start=1258
+  _globals['_EXPORTREPLY']._serialized_end=1307
 # @@protoc_insertion_point(module_scope)

@@ -14,18 +14,22 @@ class DescribeRequest(_message.Message):
     def __init__(self, fence: _Optional[int] = ...) -> None: ...
 
 class TrainingState(_message.Message):
-    __slots__ = ("fence", "loaded", "step", "driver_state", "world_size")
+    __slots__ = ("fence", "loaded", "step", "driver_state", "world_size", "driver_metrics", "metrics")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     LOADED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     DRIVER_STATE_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_METRICS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     fence: int
     loaded: bool
     step: int
     driver_state: bytes
     world_size: int
-    def __init__(self, fence: _Optional[int] = ..., loaded: _Optional[bool] = ..., step: _Optional[int] = ..., driver_state: _Optional[bytes] = ..., world_size: _Optional[int] = ...) -> None: ...
+    driver_metrics: _batch_pb2.Metrics
+    metrics: _batch_pb2.Metrics
+    def __init__(self, fence: _Optional[int] = ..., loaded: _Optional[bool] = ..., step: _Optional[int] = ..., driver_state: _Optional[bytes] = ..., world_size: _Optional[int] = ..., driver_metrics: _Optional[_Union[_batch_pb2.Metrics, _Mapping]] = ..., metrics: _Optional[_Union[_batch_pb2.Metrics, _Mapping]] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
     __slots__ = ("fence", "directory", "step", "driver_state")
@@ -40,18 +44,20 @@ class LoadRequest(_message.Message):
     def __init__(self, fence: _Optional[int] = ..., directory: _Optional[str] = ..., step: _Optional[int] = ..., driver_state: _Optional[bytes] = ...) -> None: ...
 
 class TrainStepRequest(_message.Message):
-    __slots__ = ("fence", "step", "batch", "update", "driver_state")
+    __slots__ = ("fence", "step", "batch", "update", "driver_state", "driver_metrics")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     DRIVER_STATE_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_METRICS_FIELD_NUMBER: _ClassVar[int]
     fence: int
     step: int
     batch: _batch_pb2.PackedBatch
     update: bool
     driver_state: bytes
-    def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ..., batch: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., update: _Optional[bool] = ..., driver_state: _Optional[bytes] = ...) -> None: ...
+    driver_metrics: _batch_pb2.Metrics
+    def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ..., batch: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., update: _Optional[bool] = ..., driver_state: _Optional[bytes] = ..., driver_metrics: _Optional[_Union[_batch_pb2.Metrics, _Mapping]] = ...) -> None: ...
 
 class TrainStepReply(_message.Message):
     __slots__ = ("step", "metrics")

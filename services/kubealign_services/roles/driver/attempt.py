@@ -4,12 +4,14 @@ shutdown.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 from kubealign.replay.plan import ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER
 from kubealign.spec.algorithms import IterativeSpec
+from kubealign.v1 import training_pb2
 from kubealign_services.algorithms.contract import outputs_before_step
 from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.history import CorruptHistory
@@ -37,6 +39,7 @@ from kubealign_services.roles.driver.checkpoints import CheckpointWriter, Result
 from kubealign_services.roles.driver.concurrency import run_in_thread
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.loop import run_training_loop
+from kubealign_services.roles.driver.metrics.batch_metrics import objective_metrics
 from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
 from kubealign_services.roles.driver.metrics.progress import ProgressTracker, heartbeat_payload
 from kubealign_services.roles.driver.metrics.report import MetricSink, MetricsReport
@@ -59,6 +62,7 @@ from kubealign_services.roles.driver.trainer_client import (
     OldLogprobs,
     TrainerClient,
     TrainingClient,
+    prefix_metrics,
 )
 from kubealign_services.roles.driver.training_run import TrainingRun
 from kubealign_services.roles.driver.weight_sync import NoSync, SyncOnDemand, WeightSync
@@ -115,7 +119,8 @@ async def run_attempt(
                     initial_checkpoint = await run_in_thread(
                         load_parent_checkpoint, context.job, parent, run_fence, prepared.total_steps(spec)
                     )
-                state = await restore_state(previous, members, initial_checkpoint)
+                restored = await restore_state(previous, members, initial_checkpoint)
+                state = restored.state
                 lineage = await run_in_thread(record_start, run_fence, state.step)
                 history = TrainingHistory(run_fence, lineage)
                 await history.resume_at(state)
@@ -140,6 +145,7 @@ async def run_attempt(
                     CheckpointWriter(context.job.name, run_fence, store, members)
                 )
                 report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
+                report.write_recovered(state.step, restored.step_metrics)
                 run = await _build_run(job_context, bus, checkpoints, report, state, stack, replay)
                 context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, run.report))
                 return run
@@ -237,11 +243,23 @@ async def _build_run(
     )
 
 
+@dataclass(frozen=True)
+class RestoredState:
+    """The state from which a job continues.
+
+    Attributes:
+        step_metrics: Metrics of the step that made the state, where trainer and critic still hold them.
+    """
+
+    state: JobState
+    step_metrics: Mapping[str, float] = field(default_factory=dict)
+
+
 async def restore_state(
     checkpoints: CheckpointReader,
     members: list[TrainingClient],
     initial_checkpoint: StoredCheckpoint | None = None,
-) -> JobState:
+) -> RestoredState:
     """Return the state from which the job continues, after trainer and critic hold it.
 
     A driver that died alone finds both roles at the same step with its own state, and nothing is repeated.
@@ -264,7 +282,7 @@ async def restore_state(
                 "trainer and critic agree on the state: continuing without a rollback",
                 extra={"step": state.step},
             )
-            return state
+            return RestoredState(state, step_metrics(members, states))
     # Reads every file of the checkpoint, so it must not run on the event loop.
     checkpoint = await asyncio.to_thread(checkpoints.latest) or initial_checkpoint
     state = JobState() if checkpoint is None else JobState.model_validate(checkpoint.manifest.driver_state)
@@ -275,4 +293,18 @@ async def restore_state(
         "trainer and critic loaded",
         extra={"step": state.step, "commit": str(checkpoint.path) if checkpoint else "none"},
     )
-    return state
+    return RestoredState(state)
+
+
+def step_metrics(
+    members: Sequence[TrainingClient], states: Sequence[training_pb2.TrainingState]
+) -> dict[str, float]:
+    """Return the metrics of the last TrainStep: those that the driver had measured before it, and those of
+    trainer and critic. Empty after Load.
+    """
+    metrics = dict(states[0].driver_metrics.values)
+    if not metrics:
+        return {}
+    for member, state in zip(members, states, strict=True):
+        metrics |= prefix_metrics(dict(state.metrics.values), member.role)
+    return metrics | objective_metrics(metrics)

@@ -9,7 +9,7 @@ import torch
 from google.protobuf.message import Message
 from torch import Tensor
 
-from kubealign.v1 import refit_pb2, training_pb2
+from kubealign.v1 import batch_pb2, refit_pb2, training_pb2
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch
@@ -47,14 +47,21 @@ class TrainingClient:
         )
         await self._call("Load", request)
 
-    async def train_step(self, batch: Batch, after: JobState, update: bool) -> dict[str, float]:
-        """Run step `after.step`. Return the step's metrics; empty if nothing was updated."""
+    async def train_step(
+        self, batch: Batch, after: JobState, update: bool, measured: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Run step `after.step`. Return the step's metrics; empty if nothing was updated.
+
+        Args:
+            measured: Metrics of the step so far, which the role keeps for a driver that takes over.
+        """
         request = training_pb2.TrainStepRequest(
             fence=self.fence,
             step=after.step,
             batch=encode(batch),
             update=update,
             driver_state=after.model_dump_json().encode(),
+            driver_metrics=batch_pb2.Metrics(values=measured),
         )
         reply = await self._call("TrainStep", request)
         return dict(reply.metrics.values)
@@ -294,9 +301,10 @@ async def run_train_step(
             and `on_policy_trained` is called after both.
     """
     update = after.step > critic_warmup_steps
+    measured = {**step.metrics, "seconds/step": step.elapsed_seconds()}
 
     async def train_policy() -> dict[str, float]:
-        metrics = await trainer.train_step(batch, after, update)
+        metrics = await trainer.train_step(batch, after, update, measured)
         if parallel:
             on_policy_trained()
         return metrics
@@ -308,13 +316,13 @@ async def run_train_step(
         else:
             policy, values = await run_calls(
                 _measure(step, "train/policy", train_policy()),
-                _measure(step, "train/critic", critic.train_step(batch, after, update=True)),
+                _measure(step, "train/critic", critic.train_step(batch, after, True, measured)),
                 parallel=parallel,
             )
     if not parallel:
         on_policy_trained()
-    step.add(_prefix_metrics(policy, "trainer"))
-    step.add(_prefix_metrics(values, "critic"))
+    step.add(prefix_metrics(policy, "trainer"))
+    step.add(prefix_metrics(values, "critic"))
     return after
 
 
@@ -323,7 +331,7 @@ async def _measure(step: StepRecord, phase: str, training: Awaitable[dict[str, f
         return await training
 
 
-def _prefix_metrics(metrics: dict[str, float], role: str) -> dict[str, float]:
+def prefix_metrics(metrics: dict[str, float], role: str) -> dict[str, float]:
     """Prefix optimiser metrics with the role's name; metrics of the objective keep their names and win.
 
     A map from the wire has no order that could decide between the critic's own loss and its objective's

@@ -69,6 +69,7 @@ class TrainingCore:
         self._fence = 0
         self._step = 0
         self._driver_state = b""
+        self._driver_metrics = batch_pb2.Metrics()
         self._last_reply: tuple[int, training_pb2.TrainStepReply] | None = None
 
     @property
@@ -93,6 +94,8 @@ class TrainingCore:
             step=self._step,
             driver_state=self._driver_state,
             world_size=self._world_size,
+            driver_metrics=self._driver_metrics,
+            metrics=None if self._last_reply is None else self._last_reply[1].metrics,
         )
 
     def check_fence(self, fence: int) -> None:
@@ -115,6 +118,7 @@ class TrainingCore:
         self._backend = backend
         self._step = request.step
         self._driver_state = request.driver_state
+        self._driver_metrics = batch_pb2.Metrics()
         log.info(
             "weights loaded", extra={"step": request.step, "directory": request.directory or "first weights"}
         )
@@ -150,6 +154,7 @@ class TrainingCore:
             reply.metrics.values.update(backend.train_step(batch, self._objective, plan))
         self._step = request.step
         self._driver_state = request.driver_state
+        self._driver_metrics = request.driver_metrics
         self._last_reply = (request.fence, reply)
         failpoint(Failpoint.TRAINER_AFTER_STEP)
         return reply

@@ -93,6 +93,15 @@ class MetricsReport:
         self.write(step, record.metrics)
         self.write_samples(step, record.previews)
 
+    def write_recovered(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step that an earlier driver trained, unless it has written them itself.
+
+        `seconds/step` is the time before the TrainStep.
+        """
+        if metrics and last_reported_step(self._path) != step:
+            self.latest_metrics = metrics
+            self.write(step, metrics)
+
     def write_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Send samples of a step to every sink."""
         for sink in self._sinks:
@@ -121,6 +130,18 @@ def throughput(metrics: Mapping[str, float]) -> dict[str, float]:
         for name, tokens, seconds in phases
         if tokens in metrics and metrics.get(seconds, 0.0) > 0
     }
+
+
+def last_reported_step(path: Path) -> int | None:
+    """Return the step of the last complete line about a trained step; None: there is none."""
+    if not path.exists():
+        return None
+    last = None
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n") and b'"seconds/step"' in line:
+                last = line
+    return None if last is None else int(json.loads(last)["step"])
 
 
 def append_lines(path: Path, lines: str) -> None:

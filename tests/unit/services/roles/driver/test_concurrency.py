@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ class Role:
         self.begun = asyncio.Event()
         self.waits_for: list[asyncio.Event] = []
 
-    async def train_step(self, batch: Batch, after: JobState, update: bool) -> dict[str, float]:
+    async def train_step(
+        self, batch: Batch, after: JobState, update: bool, measured: Mapping[str, float]
+    ) -> dict[str, float]:
         await self._run("train")
         return {"loss": 1.0}
 
