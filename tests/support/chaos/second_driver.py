@@ -69,7 +69,9 @@ def _kill_alarm(run: RunningJobs, driver: psutil.Process, timeout: float) -> Non
     """Kill the shell that would wake the driver after the failpoint's seconds, and its sleep."""
     shell = next(child for child in driver.children() if "kill -CONT" in " ".join(child.cmdline()))
     run.wait_until("the alarm", lambda: bool(shell.children()), timeout)
-    for process in (*shell.children(), shell):
+    sleeps = shell.children()
+    # The shell first: it would wake the driver as soon as its sleep has ended.
+    for process in (shell, *sleeps):
         process.kill()
 
 
