@@ -34,7 +34,7 @@ from kubealign_services.roles.driver.builder import (
     build_validation,
     build_weight_sync,
 )
-from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.roles.driver.cancellation import run_until_any, wait_until_replaced
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
 from kubealign_services.roles.driver.concurrency import run_in_thread
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
@@ -150,8 +150,8 @@ async def run_attempt(
                 context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, run.report))
                 return run
 
-            run = await run_until_any(open_run(), deadline.wait_for_request())
-            await _run_until_stopped(run, peers, deadline)
+            run = await run_until_any(open_run(), deadline.wait_for_request(), wait_until_replaced(run_fence))
+            await _run_until_stopped(run, peers, deadline, run_fence)
     except RefitFailed as error:
         if deadline.stop.is_set():
             # The workers that receive the weights may be shutting down as well.
@@ -163,9 +163,17 @@ async def run_attempt(
         raise UnrecoverableError(str(error)) from error
 
 
-async def _run_until_stopped(run: TrainingRun, peers: Sequence[Peer], deadline: ShutdownDeadline) -> None:
-    """Run the training loop until it ends, shutdown is requested, a peer is lost or a refit fails."""
-    losses = [run.weight_sync.wait_for_failure(), *(peer.wait_until_unreachable() for peer in peers)]
+async def _run_until_stopped(
+    run: TrainingRun, peers: Sequence[Peer], deadline: ShutdownDeadline, fence: Fence
+) -> None:
+    """Run the training loop until it ends, shutdown is requested, a peer is lost, a refit fails or another
+    driver takes over.
+    """
+    losses = [
+        run.weight_sync.wait_for_failure(),
+        *(peer.wait_until_unreachable() for peer in peers),
+        wait_until_replaced(fence),
+    ]
     try:
         try:
             await run_until_any(

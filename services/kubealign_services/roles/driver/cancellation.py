@@ -1,12 +1,31 @@
 """Cancellation of work as soon as another event happens."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.runtime.process.run_until_stopped import cancel_and_wait
 
 T = TypeVar("T")
+#: Seconds between two looks for a higher fence: a file system of several machines announces no changes.
+_FENCE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+async def wait_until_replaced(fence: Fence) -> None:
+    """Wait until another driver has taken over the run directory. Raises StaleFence then.
+
+    A driver that was stopped for long finds the work of its fence gone from the bus, and would wait for it.
+    """
+    while True:
+        try:
+            await asyncio.to_thread(fence.check)
+        except OSError as error:
+            log.warning("the fences cannot be read: %s", error)
+        await asyncio.sleep(_FENCE_SECONDS)
 
 
 async def run_until_any(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, None]) -> T:

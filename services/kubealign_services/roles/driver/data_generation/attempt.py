@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
+from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.messaging.contract import Bus
-from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.roles.driver.cancellation import run_until_any, wait_until_replaced
 from kubealign_services.roles.driver.data_generation.builder import build_row_maker, rows_per_step
 from kubealign_services.roles.driver.data_generation.loop import DataGenerationRun, make_rows
 from kubealign_services.roles.driver.data_generation.row_file import RowFile
@@ -50,4 +51,4 @@ async def generate_data(
             )
             await make_rows(run)
 
-    await run_until_any(work(), deadline.wait_for_request())
+    await run_until_any(work(), deadline.wait_for_request(), wait_until_replaced(Fence(run_dir, fence)))

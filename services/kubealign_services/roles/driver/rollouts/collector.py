@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.decoding import decode_or_reject
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
@@ -31,12 +32,15 @@ log = logging.getLogger(__name__)
 class RolloutCollector:
     """Publishes requests and dispatches results to group trackers while the context is open.
 
-    One collector exists per fence. At the start it purges the requests of older fences from the bus.
+    One collector exists per fence. At the start it purges the requests of older fences from the bus. Two
+    drivers share the consumers of the bus: a collector that receives a message of a higher fence returns it
+    and receives no more.
 
     Raises:
         ShutdownRequested: From `wait_for_updates`, when `stop` is set.
         UnrecoverableError: From `wait_for_updates`, for a permanent failure. Errors of the receiving tasks
             are raised there too.
+        StaleFence: From `wait_for_updates`, when another driver has taken over.
     """
 
     def __init__(
@@ -165,12 +169,23 @@ class RolloutCollector:
     async def _receive(self, subject: str) -> None:
         """Receive messages of a subject and dispatch them, until cancelled."""
         while True:
-            for delivery in await self._bus.pull(subject, "driver", _PULL_COUNT, _PULL_SECONDS):
+            deliveries = await self._bus.pull(subject, "driver", _PULL_COUNT, _PULL_SECONDS)
+            newest = self.fence
+            for delivery in deliveries:
                 message = await decode_or_reject(delivery, subject, _DECODERS[subject])
-                if message is not None:
-                    self._dispatch(message)
-                    await delivery.ack()
-                    self._update_event.set()
+                if message is None:
+                    continue
+                if message.fence > self.fence:
+                    newest = max(newest, message.fence)
+                    await delivery.retry()
+                    continue
+                self._dispatch(message)
+                await delivery.ack()
+                self._update_event.set()
+            if newest > self.fence:
+                raise StaleFence(
+                    f"fence {self.fence} has been replaced by {newest}: another driver receives {subject}"
+                )
 
     async def _republish_after_loss(self, losses: AsyncIterator[None]) -> None:
         """Publish missing requests again whenever the bus has lost its data."""
