@@ -13,7 +13,7 @@ from typing import Self
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.messaging.contract import Bus, BusUnavailable
-from kubealign_services.messaging.decoding import decode_or_reject
+from kubealign_services.messaging.fenced_receiver import pull_for_fence
 from kubealign_services.weights.announce.announcement import AnnouncementTooLarge, encode_announcement
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.announce.quorum import Quorum, QuorumVerdict
@@ -288,12 +288,18 @@ class RefitCoordinator:
     async def _collect_acks(self) -> None:
         # A flag besides the cancellation, which Python before 3.12 can swallow when a message arrives.
         while not self._closing:
-            for delivery in await self._bus.pull("refit-acks", "driver", _PULL_COUNT, _PULL_SECONDS):
-                decode = refit_pb2.RefitAcknowledgement.FromString
-                acknowledgement = await decode_or_reject(delivery, "refit-acks", decode)
-                if acknowledgement is not None:
-                    self._on_ack(acknowledgement)
-                    await delivery.ack()
+            acknowledgements = await pull_for_fence(
+                self._bus,
+                "refit-acks",
+                self._fence,
+                refit_pb2.RefitAcknowledgement.FromString,
+                lambda acknowledgement: acknowledgement.weights.fence,
+                count=_PULL_COUNT,
+                timeout=_PULL_SECONDS,
+            )
+            for acknowledgement, delivery in acknowledgements:
+                self._on_ack(acknowledgement)
+                await delivery.ack()
 
     def _on_ack(self, answer: refit_pb2.RefitAcknowledgement) -> None:
         if answer.weights.fence != self._fence:

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.messaging.contract import Bus
-from kubealign_services.messaging.decoding import decode_or_reject
+from kubealign_services.messaging.fenced_receiver import pull_for_fence
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.rollouts.group_tracker import (
     GroupFailure,
@@ -169,23 +168,19 @@ class RolloutCollector:
     async def _receive(self, subject: str) -> None:
         """Receive messages of a subject and dispatch them, until cancelled."""
         while True:
-            deliveries = await self._bus.pull(subject, "driver", _PULL_COUNT, _PULL_SECONDS)
-            newest = self.fence
-            for delivery in deliveries:
-                message = await decode_or_reject(delivery, subject, _DECODERS[subject])
-                if message is None:
-                    continue
-                if message.fence > self.fence:
-                    newest = max(newest, message.fence)
-                    await delivery.retry()
-                    continue
+            messages = await pull_for_fence(
+                self._bus,
+                subject,
+                self.fence,
+                _DECODERS[subject],
+                lambda message: message.fence,
+                count=_PULL_COUNT,
+                timeout=_PULL_SECONDS,
+            )
+            for message, delivery in messages:
                 self._dispatch(message)
                 await delivery.ack()
                 self._update_event.set()
-            if newest > self.fence:
-                raise StaleFence(
-                    f"fence {self.fence} has been replaced by {newest}: another driver receives {subject}"
-                )
 
     async def _republish_after_loss(self, losses: AsyncIterator[None]) -> None:
         """Publish missing requests again whenever the bus has lost its data."""

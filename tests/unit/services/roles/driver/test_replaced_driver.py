@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign.v1 import batch_pb2, refit_pb2, rollout_pb2, scoring_pb2
 from kubealign_services.checkpoints.fence import Fence, StaleFence, acquire_fence
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver import cancellation
 from kubealign_services.roles.driver.cancellation import run_until_any, wait_until_replaced
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupTracker
+from kubealign_services.weights.announce.coordinator import RefitCoordinator
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -39,6 +40,23 @@ async def test_messages_of_a_higher_fence_are_returned(
             await collector.wait_for_updates(tracker)
         deliveries = await bus.pull(subject, "driver", 10, 5.0)
         assert [delivery.data for delivery in deliveries] == [message.SerializeToString()]
+
+
+async def test_acknowledgements_of_a_higher_fence_are_returned() -> None:
+    bus = MemoryBus()
+
+    async def publish(fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
+        return refit_pb2.WeightsAnnouncement(weights=batch_pb2.WeightsId(fence=fence, version=version))
+
+    newer = refit_pb2.RefitAcknowledgement(
+        weights=batch_pb2.WeightsId(fence=2, version=5), worker="rollout-0"
+    )
+    async with RefitCoordinator(bus, publish, fence=1, min_replicas=1, timeout=20) as coordinator:
+        await bus.publish("refit-acks", newer.SerializeToString(), "newer")
+        with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
+            await coordinator.publish(5)
+        deliveries = await bus.pull("refit-acks", "driver", 10, 5.0)
+        assert [delivery.data for delivery in deliveries] == [newer.SerializeToString()]
 
 
 async def test_messages_of_a_lower_fence_are_dropped() -> None:
