@@ -1,6 +1,5 @@
 """Fixtures of two clusters, each started on first use: one with simulated nodes, one with a real node."""
 
-import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from cluster.support.cluster_jobs import make_claims
 from cluster.support.control_plane import ControlPlane
 from cluster.support.door import Door, define, delete_jobs
 from cluster.support.failure_report import sections
+from cluster.support.kube_namespaces import temporary_namespace
 from cluster.support.operator_process import OperatorProcess
 from cluster.support.requirements import NodeImpossible
 from cluster.support.simulated_kubelet import SimulatedKubelet
 from cluster.support.team import Team
-from cluster.support.volumes import delete_volumes
 
 #: Folders of the tests with a real node.
 _ON_NODE = ("tests/cluster/jobs/", "tests/cluster/node/")
@@ -51,15 +50,6 @@ def pytest_runtest_makereport(
     if report.failed and report.when == "call":
         report.sections.extend(sections(getattr(item, "funcargs", {})))
     return report
-
-
-def _namespace(control_plane: ControlPlane) -> Iterator[str]:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    control_plane.kubectl.create_namespace(name)
-    yield name
-    # Kubernetes starts the deletion after five seconds; no other test uses the name.
-    control_plane.kubectl("delete", "namespace", name, "--wait=false")
-    delete_volumes(control_plane.api, name)
 
 
 @pytest.fixture
@@ -103,19 +93,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def cluster_namespace(cluster: Cluster) -> Iterator[str]:
     """New namespace in `cluster`, deleted afterwards with its objects and volumes."""
-    yield from _namespace(cluster.control_plane)
+    with temporary_namespace(cluster.control_plane) as name:
+        yield name
 
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """New namespace in `control_plane`, deleted afterwards with its objects and volumes."""
-    yield from _namespace(control_plane)
+    with temporary_namespace(control_plane) as name:
+        yield name
 
 
 @pytest.fixture
 def namespace_of_another_tenant(control_plane: ControlPlane) -> Iterator[str]:
     """Another new namespace in `control_plane`."""
-    yield from _namespace(control_plane)
+    with temporary_namespace(control_plane) as name:
+        yield name
 
 
 @pytest.fixture(scope="module")
