@@ -1,6 +1,7 @@
 """Lookup and build of the programs of a test cluster."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,32 @@ def test_another_version_is_built_into_another_folder(tools: Path) -> None:
     module = tools / "go.mod"
     module.write_text(module.read_text().replace("helm/v4 v4.", "helm/v4 v4.99"))
     assert programs.build_folder() != before
+
+
+def test_each_module_has_a_build_folder_of_its_own(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Program("kueue", Level.QUEUE, "sigs.k8s.io/kueue/cmd/kueue", module="kueue")
+    monkeypatch.setattr(programs, "PROGRAMS", (_SMALL, queue))
+    kubernetes_folder, kueue_folder = programs.build_folder(), programs.build_folder("kueue")
+    built = executable(kueue_folder / "kueue")
+    assert programs.program("kueue") == built
+    module = tools / "kueue" / "go.mod"
+    module.write_text(f"{module.read_text()}// Another version.\n")
+    assert programs.build_folder() == kubernetes_folder
+    assert programs.build_folder("kueue") != kueue_folder
+    assert programs.missing(Level.QUEUE) == [queue]
+
+
+def test_the_manifests_of_a_program_are_built_with_it(
+    tools: Path, go: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An interrupted build of the same version left this file.
+    folder = programs.manifest_folder(programs.build_folder() / "pause")
+    executable(folder / "coredns" / "unfinished.yaml")
+    monkeypatch.setattr(programs, "PROGRAMS", (replace(_SMALL, manifests=("coredns",)),))
+    build.build([Level.NODE])
+    assert programs.manifest_folder(programs.program("pause")) == folder
+    copied = {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert copied == {Path("coredns/main.go"): (tools / "coredns" / "main.go").read_bytes()}
 
 
 def test_missing_programs_are_built_once(tools: Path, go: Path, capsys: pytest.CaptureFixture[str]) -> None:

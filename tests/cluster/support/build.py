@@ -18,7 +18,7 @@ from pathlib import Path
 
 from . import buildah
 from .built_images import operator_image
-from .programs import BUILD_FLAGS, TOOLS, Level, Program, build_folder, cache_folder, missing
+from .programs import BUILD_FLAGS, TOOLS, Level, Program, build_folder, cache_folder, manifest_folder, missing
 from .requirements import missing_for_a_node, usable_levels
 from .toolchain import NoGo, find_go
 
@@ -52,14 +52,11 @@ def _go_environment(private: Path) -> dict[str, str]:
     return environment
 
 
-def _build(program: Program, go: Path, environment: dict[str, str], folder: Path) -> None:
-    """Build one program into `folder`. A failed build leaves no program there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{program.name}.unfinished"
-    command = [str(go), "build", *BUILD_FLAGS, "-o", str(unfinished), program.package]
+def _run(command: Sequence[str], module: Path, environment: dict[str, str]) -> str:
+    """Run Go in the folder of a module and return its output."""
     done = subprocess.run(
         command,
-        cwd=TOOLS,
+        cwd=module,
         env=environment,
         text=True,
         stdout=subprocess.PIPE,
@@ -69,6 +66,27 @@ def _build(program: Program, go: Path, environment: dict[str, str], folder: Path
     )
     if done.returncode != 0:
         raise BuildFailed(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+def _copy_manifests(program: Program, go: Path, environment: dict[str, str], target: Path) -> None:
+    """Copy the program's manifests out of the Go module that has its package."""
+    shutil.rmtree(target, ignore_errors=True)
+    command = [str(go), "list", "-f", "{{.Module.Dir}}", program.package]
+    source = Path(_run(command, TOOLS / program.module, environment).strip())
+    for folder in program.manifests:
+        shutil.copytree(source / folder, target / folder)
+
+
+def _build(program: Program, go: Path, environment: dict[str, str], folder: Path) -> None:
+    """Build one program into `folder`. A failed build leaves no program there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{program.name}.unfinished"
+    command = [str(go), "build", *BUILD_FLAGS, "-o", str(unfinished), program.package]
+    _run(command, TOOLS / program.module, environment)
+    # The binary comes last: its presence means that the program is complete.
+    if program.manifests:
+        _copy_manifests(program, go, environment, manifest_folder(folder / program.name))
     unfinished.rename(folder / program.name)
 
 
@@ -79,15 +97,15 @@ def build(levels: Sequence[Level]) -> None:
     with _alone(cache_folder()):
         needed = [program for level in levels for program in missing(level)]
         if not needed:
-            print(f"cluster tools: all there, in {build_folder()}")
+            print(f"cluster tools: all there, in {cache_folder()}")
             return
         go = find_go()
         private = cache_folder() / "go"
         environment = _go_environment(private)
-        print(f"cluster tools: {len(needed)} to build with {go} into {build_folder()}", flush=True)
+        print(f"cluster tools: {len(needed)} to build with {go} into {cache_folder()}", flush=True)
         for program in needed:
             started = time.monotonic()
-            _build(program, go, environment, build_folder())
+            _build(program, go, environment, build_folder(program.module))
             print(f"  {program.name:<24} {time.monotonic() - started:5.0f} s", flush=True)
         shutil.rmtree(private, ignore_errors=True)
 

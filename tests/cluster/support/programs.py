@@ -1,8 +1,9 @@
-"""Programs of a test cluster: their Go modules and their build folder."""
+"""Programs of a test cluster: their Go modules and their build folders."""
 
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,16 +28,22 @@ class Level(StrEnum):
 
     CONTROL_PLANE = "control-plane"
     CHART = "chart"
+    QUEUE = "queue"
     NODE = "node"
 
 
 @dataclass(frozen=True)
 class Program:
-    """One binary, built from `package` inside the Go module of tools/."""
+    """One binary, built from `package` inside a Go module of tools/.
+
+    `module` is the folder of that module, relative to tools/. `manifests` are folders of the package's Go
+    module; the build copies them into `manifest_folder`, because it removes Go's module cache."""
 
     name: str
     level: Level
     package: str
+    module: str = field(default=".", repr=False)
+    manifests: tuple[str, ...] = field(default=(), repr=False)
 
 
 # Ordered by the amount of compiled code, most first: later programs reuse Go's cache.
@@ -55,6 +62,13 @@ PROGRAMS = (
     Program("coredns", Level.NODE, "./coredns"),
     Program("pause", Level.NODE, "./pause"),
     Program("helm", Level.CHART, "helm.sh/helm/v4/cmd/helm"),
+    Program(
+        "kueue",
+        Level.QUEUE,
+        "sigs.k8s.io/kueue/cmd/kueue",
+        module="kueue",
+        manifests=("config/components/crd", "config/components/webhook"),
+    ),
 )
 
 
@@ -70,23 +84,38 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "kubealign" / "cluster"
 
 
-def digest() -> str:
-    """Return a digest of all inputs of the programs: the files of the module and the build flags."""
-    state = hashlib.sha256(repr((BUILD_FLAGS, PROGRAMS)).encode())
-    for file in sorted(TOOLS.rglob("*")):
-        if file.name in ("go.mod", "go.sum") or file.suffix == ".go":
-            state.update(f"{file.relative_to(TOOLS)}\0".encode() + file.read_bytes() + b"\0")
+def _module_files(module: Path) -> Iterator[Path]:
+    """Yield the files of one Go module. A folder below with a go.mod of its own is another module."""
+    for file in sorted(module.rglob("*")):
+        if file.name not in ("go.mod", "go.sum") and file.suffix != ".go":
+            continue
+        owner = next(folder for folder in file.parents if (folder / "go.mod").is_file())
+        if owner == module:
+            yield file
+
+
+def digest(module: str = ".") -> str:
+    """Return a digest of all inputs of a module's programs: the files of the module and the build flags."""
+    programs = tuple(program for program in PROGRAMS if program.module == module)
+    state = hashlib.sha256(repr((BUILD_FLAGS, programs)).encode())
+    folder = TOOLS / module
+    for file in _module_files(folder):
+        state.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes() + b"\0")
     return state.hexdigest()[:16]
 
 
-def build_folder() -> Path:
-    """Return the folder for programs of the current state of the module, built or not."""
-    return cache_folder() / digest() / "bin"
+def build_folder(module: str = ".") -> Path:
+    """Return the folder for programs of the current state of a module, built or not."""
+    return cache_folder() / digest(module) / "bin"
+
+
+def _module(name: str) -> str:
+    return next((program.module for program in PROGRAMS if program.name == name), ".")
 
 
 def find(name: str) -> Path | None:
     """Return the program `name` from KUBEBUILDER_ASSETS, else from the build folder; None if in neither."""
-    folders = [build_folder()]
+    folders = [build_folder(_module(name))]
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
         folders.insert(0, Path(assets))
     return next((folder / name for folder in folders if os.access(folder / name, os.X_OK)), None)
@@ -98,8 +127,13 @@ def program(name: str) -> Path:
         return path
     raise ProgramMissing(
         f"{name} is neither in KUBEBUILDER_ASSETS ({os.environ.get('KUBEBUILDER_ASSETS', 'not set')}) "
-        f"nor in {build_folder()}: run `make cluster-tools`"
+        f"nor in {build_folder(_module(name))}: run `make cluster-tools`"
     )
+
+
+def manifest_folder(binary: Path) -> Path:
+    """Return the folder of the manifests that were built together with a binary."""
+    return binary.with_name(f"{binary.name}-manifests")
 
 
 def missing(level: Level) -> list[Program]:
