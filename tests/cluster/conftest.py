@@ -19,15 +19,20 @@ from cluster.support.requirements import NodeImpossible
 from cluster.support.simulated_kubelet import SimulatedKubelet
 from cluster.support.team import Team
 
-#: Folders of the tests with a real node.
-_ON_NODE = ("tests/cluster/jobs/", "tests/cluster/node/")
+#: Folders whose tests run in one worker, because they share processes -> name of what they share.
+_SHARED = {
+    "tests/cluster/jobs/": "node",
+    "tests/cluster/node/": "node",
+    "tests/cluster/kueue/": "kueue",
+}
 
 
 class _ClusterScheduling(LoadFileScheduling):
-    """Scheduling of parallel workers: one runs all tests of the real node, the others run the other files."""
+    """Scheduling of parallel workers: the tests of the real node share one, and so do those of Kueue."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "node" if nodeid.startswith(_ON_NODE) else super()._split_scope(nodeid)
+        shared = next((name for folder, name in _SHARED.items() if nodeid.startswith(folder)), None)
+        return shared or super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ClusterScheduling:

@@ -65,8 +65,10 @@ def test_another_version_is_built_into_another_folder(tools: Path) -> None:
 
 def test_each_module_has_a_build_folder_of_its_own(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Program("kueue", Level.QUEUE, "sigs.k8s.io/kueue/cmd/kueue", module="kueue")
+    kubernetes_folder = programs.build_folder()
     monkeypatch.setattr(programs, "PROGRAMS", (_SMALL, queue))
-    kubernetes_folder, kueue_folder = programs.build_folder(), programs.build_folder("kueue")
+    kueue_folder = programs.build_folder("kueue")
+    assert programs.build_folder() == kubernetes_folder
     built = executable(kueue_folder / "kueue")
     assert programs.program("kueue") == built
     module = tools / "kueue" / "go.mod"
