@@ -129,7 +129,7 @@ test-gpu: $(VENV)/.dev ## Run the tests that need a GPU, with their measurements
 test-learning: $(VENV)/.dev ## Run the short trainings that must learn
 	$(LEARNING)
 
-cluster-tools: $(VENV)/.dev ## Build the Kubernetes that test-cluster runs: once, about eight minutes
+cluster-tools: $(VENV)/.dev ## Build the Kubernetes and the Kueue that test-cluster runs: once, about twelve minutes
 	@$(RUN)/python -m tests.cluster.support.toolchain || $(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/cluster.txt
 	$(RUN)/python -m tests.cluster.support.build
 

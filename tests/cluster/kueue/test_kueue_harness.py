@@ -117,7 +117,7 @@ def test_fewer_pods_are_admitted_down_to_the_minimum(pool: Pool) -> None:
     pool.workloads.add("elastic", pool.queue, fixed, gpu_pods(16, min_count=2))
     pool.workloads.wait_for_admission("elastic")
     assert pool.workloads.pod_counts("elastic") == {"driver": 1, "main": 10}
-    pool.workloads.add("too-large", pool.queue, gpu_pods(16, min_count=2))
+    pool.workloads.add("too-large", pool.queue, gpu_pods(10, min_count=2))
     pool.workloads.wait_for_refusal("too-large", "insufficient unused quota for nvidia.com/gpu")
 
 
@@ -157,11 +157,11 @@ def test_an_invalid_cluster_queue_is_refused_by_the_webhook(pool: Pool) -> None:
 def test_an_older_version_is_served_through_the_conversion_webhook(
     pool: Pool, kueue_plane: ControlPlane
 ) -> None:
+    shared = pool.queues.add_cluster_queue("shared", {pool.flavor: _TEN_GPUS}, cohortName="research")
     objects = client.CustomObjectsApi(kueue_plane.api)
-    queue: Any = objects.get_cluster_custom_object(
-        "kueue.x-k8s.io", "v1beta1", "clusterqueues", pool.cluster_queue
-    )
-    assert queue["apiVersion"] == "kueue.x-k8s.io/v1beta1"
+    queue: Any = objects.get_cluster_custom_object("kueue.x-k8s.io", "v1beta1", "clusterqueues", shared)
+    # The field has another name in this version.
+    assert queue["spec"]["cohort"] == "research"
 
 
 def test_a_killed_manager_continues_with_the_reserved_quota(pool: Pool, kueue: KueueManager) -> None:

@@ -7,6 +7,7 @@ from .cluster import Cluster
 from .control_plane import ControlPlane
 from .daemon import Daemon
 from .kubectl import Kubectl, KubectlFailed
+from .kueue import KueueManager, Queues
 from .node import Node
 
 _LINES = 15
@@ -19,6 +20,7 @@ _OF_REAL_PODS = (
     ("get", "alignmentjobs", "-o", "wide"),
     ("logs", "-l", "kubealign.dev/job", "--prefix", f"--tail={_LINES}", "--ignore-errors"),
 )
+_WORKLOADS = ("get", "alignmentjobs,workloads", "-o", "wide")
 
 Section = tuple[str, str]
 
@@ -33,6 +35,11 @@ def sections(fixtures: Mapping[str, object]) -> list[Section]:
     if isinstance(cluster, Cluster):
         result += _objects(cluster.kubectl, fixtures.get("cluster_namespace"), *_OF_REAL_PODS)
         result += _logs([*cluster.control_plane.daemons, *cluster.node.daemons])
+    if isinstance(kueue := fixtures.get("kueue"), KueueManager):
+        queues = fixtures.get("queues")
+        namespace = queues.namespace if isinstance(queues, Queues) else None
+        result += _objects(kueue.control_plane.kubectl, namespace, _WORKLOADS)
+        result += _logs([*kueue.control_plane.daemons, kueue.daemon])
     if isinstance(second_node := fixtures.get("second_node"), Node):
         result += _logs(second_node.daemons)
     return result
