@@ -1,4 +1,4 @@
-// The manager of Kueue, a module of its own: another version of it leaves the programs of Kubernetes as they are.
+// Kueue's manager: a module of its own, so that another version of Kueue does not rebuild the programs of Kubernetes.
 module kubealign.dev/tests/cluster/tools/kueue
 
 go 1.25.0
