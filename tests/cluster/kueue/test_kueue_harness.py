@@ -142,6 +142,8 @@ def test_pod_sets_are_immutable_while_quota_is_reserved(pool: Pool) -> None:
 def test_a_priority_class_change_reaches_the_workloads(pool: Pool) -> None:
     low = pool.queues.add_priority_class("low", 10)
     pool.workloads.add("one", pool.queue, gpu_pods(1), priority=10, priority_class=low)
+    # Kueue changes only the Workloads that it has seen.
+    pool.workloads.wait_for_admission("one")
     pool.queues.set_priority(low, 20)
     pool.queues.until(
         lambda: pool.workloads.all()["one"]["spec"]["priority"] == 20, "the priority of Workload one to be 20"
