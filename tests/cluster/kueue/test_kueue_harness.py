@@ -88,9 +88,9 @@ def test_the_quota_of_a_preempted_workload_moves_when_its_owner_returns_it(pool:
     assert pool.workloads.pod_counts("low") == {"main": 6}
     pool.wait_for_gpus(6)
     pool.workloads.return_admission("low")
+    assert pool.workloads.pod_counts("low") == {}
     pool.workloads.wait_for_admission("high")
     pool.workloads.wait_for_refusal("low", "insufficient unused quota for nvidia.com/gpu")
-    assert pool.workloads.pod_counts("low") == {}
     pool.workloads.delete("high")
     pool.workloads.wait_for_admission("low")
     assert pool.workloads.condition("low", "Evicted")["status"] == "False"
