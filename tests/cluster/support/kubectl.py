@@ -43,11 +43,11 @@ class Kubectl:
             )
         return done.stdout
 
-    def apply(self, *manifests: Json, namespace: str | None = None) -> None:
+    def apply(self, *manifests: Json, namespace: str | None = None, timeout: float = 60.0) -> None:
         """Apply manifests server-side. Raises KubectlFailed with the API server's reasons."""
         items = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
         where = ["-n", namespace] if namespace else []
-        self("apply", "--server-side", *where, "-f", "-", stdin=items)
+        self("apply", "--server-side", *where, "-f", "-", stdin=items, timeout=timeout)
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace and wait for its service account, without which pods are refused."""

@@ -24,7 +24,8 @@ from .manifests import (
 )
 
 _READY_SECONDS = 90.0
-_ESTABLISHED_SECONDS = 60
+# The definition of workloads alone has 1.4 MB.
+_DEFINITION_SECONDS = 120
 _REQUEST_SECONDS = 5.0
 
 
@@ -89,12 +90,12 @@ class KueueManager:
         server = WebhookServer(self.ports.webhook, self._certificates.ca_certificate)
         crds = definitions(self._manifests, server)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        kubectl.apply(namespace, *crds)
+        kubectl.apply(namespace, *crds, timeout=_DEFINITION_SECONDS)
         names = [f"crd/{crd['metadata']['name']}" for crd in crds]
-        limit = f"--timeout={_ESTABLISHED_SECONDS}s"
+        limit = f"--timeout={_DEFINITION_SECONDS}s"
         # Unlike the second, the first wait works while a definition has no conditions yet.
         for state in ("jsonpath={.status.acceptedNames.plural}", "condition=Established"):
-            kubectl("wait", *names, f"--for={state}", limit, timeout=_ESTABLISHED_SECONDS + 10)
+            kubectl("wait", *names, f"--for={state}", limit, timeout=_DEFINITION_SECONDS + 10)
         kubectl.apply(certificate_secret(self._certificates.files))
         kubectl.apply(*webhook_configurations(self._manifests, server))
 
