@@ -21,8 +21,14 @@ WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
 RETRY_ANNOTATION = f"{GROUP}/retry"
 #: Annotation of a job that requests new credentials. Each new value is one renewal.
 RENEW_CREDENTIALS_ANNOTATION = f"{GROUP}/renew-credentials"
-#: Queue of a pod, read by Kueue.
+#: Unit of processes for which a Kueue Workload asks quota; absent: the job as a whole.
+UNIT_LABEL = f"{GROUP}/unit"
+#: Digest of the pod sets, the queue and the priority of a Kueue Workload.
+POD_SETS_ANNOTATION = f"{GROUP}/pod-sets"
+#: Kueue's LocalQueue that admits a job.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+#: Kueue's WorkloadPriorityClass of a job.
+QUEUE_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 
 #: Name of the container of every pod of a job.
 MAIN_CONTAINER = "main"

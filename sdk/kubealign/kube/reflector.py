@@ -91,7 +91,7 @@ class ReflectorOptions:
 
 
 class Reflector:
-    """Mirrors one scope.
+    """Mirrors one `scope`.
 
     `synced` is set once the first list is stored; `last_error` is empty while changes are received.
     """
@@ -102,7 +102,7 @@ class Reflector:
         self.synced = asyncio.Event()
         self.last_error = ""
         self._api = api
-        self._scope = scope
+        self.scope = scope
         self._store = store
         self._options = options
         self._version = 0
@@ -130,11 +130,11 @@ class Reflector:
     async def _list(self) -> bool:
         """List all objects. False: the list failed, and the backoff has passed."""
         uids: set[str] = set()
-        query: dict[str, Any] = {**self._scope.query, "limit": self._options.page_size}
+        query: dict[str, Any] = {**self.scope.query, "limit": self._options.page_size}
         try:
             while True:
                 try:
-                    page = await self._api.list(self._scope.path, query, max_bytes=MAX_PAGE_BYTES)
+                    page = await self._api.list(self.scope.path, query, max_bytes=MAX_PAGE_BYTES)
                 except ResponseTooLarge:
                     if query["limit"] == 1:
                         raise
@@ -151,8 +151,8 @@ class Reflector:
         except KubealignError as error:
             await self._back_off("list", error)
             return False
-        self._options.on_list(self._scope.resource)
-        self._store.sweep(self._scope.namespace, uids, listed_version)
+        self._options.on_list(self.scope.resource)
+        self._store.sweep(self.scope.namespace, uids, listed_version)
         self._advance_to(listed_version)
         self._record_success()
         return True
@@ -160,7 +160,7 @@ class Reflector:
     async def _watch(self, seconds: float) -> bool:
         """Run one watch. False: the resume point has expired, and a new list is required."""
         query = {
-            **self._scope.query,
+            **self.scope.query,
             "resourceVersion": self._version,
             "timeoutSeconds": max(1, round(seconds)),
         }
@@ -168,7 +168,7 @@ class Reflector:
         started = loop.time()
         try:
             async with aclosing(
-                self._api.watch(self._scope.path, query, self._options.silence_timeout)
+                self._api.watch(self.scope.path, query, self._options.silence_timeout)
             ) as events:
                 async for event in events:
                     self._apply(event)
@@ -177,7 +177,7 @@ class Reflector:
                     await asyncio.sleep(0)
         except KubealignError as error:
             if is_watch_expired(error):
-                log.info("the watch of %s has expired: listing again", self._scope.path)
+                log.info("the watch of %s has expired: listing again", self.scope.path)
                 return False
             await self._back_off("watch", error)
             return True
@@ -198,7 +198,7 @@ class Reflector:
     def _put(self, item: Json) -> None:
         if isinstance(item, UnreadableObject):
             log.warning("%s: %s", self._describe(item), item.reason)
-            self._options.on_unreadable(self._scope.resource)
+            self._options.on_unreadable(self.scope.resource)
         self._deliver(item, self._store.put)
 
     def _deliver(self, item: Json, receive: Callable[[Json], None]) -> None:
@@ -207,15 +207,15 @@ class Reflector:
             receive(item)
         except Exception:
             log.exception("%s cannot be stored", self._describe(item))
-            self._options.on_unreadable(self._scope.resource)
+            self._options.on_unreadable(self.scope.resource)
 
     def _describe(self, item: Json) -> str:
         metadata = item.get("metadata") or {}
-        return f"{self._scope.resource.kind} {metadata.get('namespace')}/{metadata.get('name')}"
+        return f"{self.scope.resource.kind} {metadata.get('namespace')}/{metadata.get('name')}"
 
     def _advance_to(self, new_version: int) -> None:
         self._version = max(self._version, new_version)
-        self._store.advance_to(self._scope.namespace, self._version)
+        self._store.advance_to(self.scope.namespace, self._version)
 
     def _record_success(self) -> None:
         self.last_error = ""
@@ -223,6 +223,6 @@ class Reflector:
 
     async def _back_off(self, verb: str, error: KubealignError) -> None:
         self.last_error = str(error)
-        log.warning("%s of %s: %s", verb, self._scope.path, error)
+        log.warning("%s of %s: %s", verb, self.scope.path, error)
         retry_after = error.retry_after if isinstance(error, ApiStatusError) else None
         await asyncio.sleep(max(retry_after or 0.0, self._backoff.next_delay()))

@@ -32,6 +32,12 @@ SECRETS = ApiResource("/api/v1", "secrets", "Secret")
 CONFIG_MAPS = ApiResource("/api/v1", "configmaps", "ConfigMap")
 SERVICES = ApiResource("/api/v1", "services", "Service")
 NETWORK_POLICIES = ApiResource("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+WORKLOADS = ApiResource("/apis/kueue.x-k8s.io/v1beta2", "workloads", "Workload")
+RESOURCE_FLAVORS = ApiResource("/apis/kueue.x-k8s.io/v1beta2", "resourceflavors", "ResourceFlavor")
+WORKLOAD_PRIORITY_CLASSES = ApiResource(
+    "/apis/kueue.x-k8s.io/v1beta2", "workloadpriorityclasses", "WorkloadPriorityClass"
+)
+PRIORITY_CLASSES = ApiResource("/apis/scheduling.k8s.io/v1", "priorityclasses", "PriorityClass")
 EVENTS = ApiResource("/apis/events.k8s.io/v1", "events", "Event")
 
 
