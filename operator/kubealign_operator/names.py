@@ -9,9 +9,11 @@ from kubealign.labels import JOB_LABEL as JOB_LABEL
 from kubealign.labels import KUBEALIGN as KUBEALIGN
 from kubealign.labels import MAIN_CONTAINER as MAIN_CONTAINER
 from kubealign.labels import MANAGED_BY as MANAGED_BY
+from kubealign.labels import POD_SETS_ANNOTATION as POD_SETS_ANNOTATION
 from kubealign.labels import PROCESS_LABEL as PROCESS_LABEL
 from kubealign.labels import ROLE_LABEL as ROLE_LABEL
 from kubealign.labels import UID_LABEL as UID_LABEL
+from kubealign.labels import UNIT_LABEL as UNIT_LABEL
 from kubealign.labels import WORKER_RANK_LABEL as WORKER_RANK_LABEL
 from kubealign.process_settings import Role
 from kubealign.roles import Process
@@ -64,9 +66,13 @@ def host(job: str, namespace: str, process: str) -> str:
     return f"{process}.{peers(job)}.{namespace}.svc"
 
 
-def pod_group(job: str, uid: str) -> str:
-    """Return the name of the pod group that a queue admits together."""
-    return f"{job}-{uid[:8]}"
+def workload(job: str, uid: str, unit: str = "") -> str:
+    """Return the name of the Kueue Workload of the job.
+
+    Args:
+        unit: The additional rollout worker to which the Workload belongs; empty: the job as a whole.
+    """
+    return f"{job}-{unit}-{uid[:8]}" if unit else f"{job}-{uid[:8]}"
 
 
 def run_directory(job: str, uid: str) -> str:

@@ -69,6 +69,7 @@ class PlatformConfig(_Section):
     default_resources: dict[str, dict[str, Any]] = Field({}, description="Resources by role.")
     run_as_user: int = Field(65532, ge=1)
     fs_group: int = Field(65532, ge=1)
+    uses_kueue: bool = Field(False, description="Jobs with a queue label are admitted by Kueue.")
     max_processes: int = Field(2048, ge=1, le=65536, description="Processes that one job may have.")
     credentials_lifetime_days: int = Field(
         90,

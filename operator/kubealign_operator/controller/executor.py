@@ -11,7 +11,7 @@ from typing import Any
 from kubealign.kube.api import JSON_MEDIA_TYPE, METADATA_ONLY, Json, KubernetesApi
 from kubealign.kube.errors import ApiStatusError
 from kubealign.kube.merge_patch import merge_patch_between
-from kubealign.kube.resources import JOBS, PODS
+from kubealign.kube.resources import JOBS, PODS, WORKLOADS
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.ownership import OWNED, JobKey
 from kubealign_operator.controller.state.cache import WatchedJob
@@ -24,6 +24,8 @@ from kubealign_operator.planner.plan import (
     PodDeletion,
     PodStop,
     ReconcilePlan,
+    WorkloadChange,
+    WorkloadDeletion,
 )
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ AnnounceEvents = Callable[[Json, tuple[PlannedEvent, ...]], None]
 # Statuses of a creation that concern the request itself: a retry of the same request does not help.
 _PERMANENT_ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
 _STOP_DEADLINE_SECONDS = 1
+#: Kinds of owned objects whose state a watch delivers.
+_WATCHED = (PODS, WORKLOADS)
 #: Writes of all jobs that wait for the API server's answer at most. Thousands at once would keep it from
 #: answering other requests in time, such as the renewal of the operator's lease.
 MAX_WRITES_IN_FLIGHT = 32
@@ -91,6 +95,7 @@ class PlanExecutor:
             await self._create_credentials(key, job, plan.credentials, result)
         await _run_all(self._delete(key, deletion, result) for deletion in plan.delete)
         await _run_all(self._stop(key, stop, result) for stop in plan.stop)
+        await _run_all(self._change_workload(key, change, result) for change in plan.workload_changes)
         # Pods last: their volumes must exist when the node mounts them.
         objects = [item for item in plan.create if item["kind"] != PODS.kind]
         await _run_all(self._create(key, job, manifest, result) for manifest in objects)
@@ -144,6 +149,20 @@ class PlanExecutor:
             answer = await self._ignore_missing(self._api.merge_patch(path, body, _QUERY))
         self._record_pod(answer, result)
 
+    async def _change_workload(self, key: JobKey, change: WorkloadChange, result: ExecutionResult) -> None:
+        """Delete a Workload, or patch its status unless it has changed since it was observed."""
+        path = WORKLOADS.object_path(key.namespace, change.name)
+        async with self._write_slots:
+            if isinstance(change, WorkloadDeletion):
+                await self._ignore_missing(self._api.delete(path, {"preconditions": {"uid": change.uid}}))
+            else:
+                preconditions = {"uid": change.uid, "resourceVersion": change.resource_version}
+                body = {"metadata": preconditions, "status": dict(change.status)}
+                answer = await self._ignore_missing(self._api.merge_patch(f"{path}/status", body, _QUERY))
+                if answer is not None:
+                    self._state.kueue.workloads.record_write(answer)
+        result.changed = True
+
     async def _create(self, key: JobKey, job: WatchedJob, manifest: Json, result: ExecutionResult) -> bool:
         """Create the object. A permanent refusal is recorded, not raised.
 
@@ -157,7 +176,7 @@ class PlanExecutor:
                     resource.collection_path(key.namespace),
                     manifest,
                     _QUERY,
-                    accept=JSON_MEDIA_TYPE if resource is PODS else METADATA_ONLY,
+                    accept=JSON_MEDIA_TYPE if resource in _WATCHED else METADATA_ONLY,
                 )
         except ApiStatusError as error:
             if error.is_conflict:
@@ -170,6 +189,8 @@ class PlanExecutor:
         result.changed = True
         if resource is PODS:
             self._state.pods.record_write(created)
+        elif resource is WORKLOADS:
+            self._state.kueue.workloads.record_write(created)
         else:
             self._state.owned_objects.add(job.uid, resource.kind, name)
         return True
@@ -208,7 +229,7 @@ class PlanExecutor:
                 raise StaleObservation(f"{resource.kind} {name} was deleted during its creation") from error
             raise
         owner = owner_uid(existing["metadata"])
-        if owner == job.uid and resource is not PODS:
+        if owner == job.uid and resource not in _WATCHED:
             self._state.owned_objects.add(job.uid, resource.kind, name)
         elif owner is not None and owner != job.uid:
             result.create_errors[name] = (

@@ -26,6 +26,7 @@ from kubealign_operator.controller.reconciler import Reconciler
 from kubealign_operator.controller.state.cache import JobStore, PodStore
 from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.create_errors import CreateErrors
+from kubealign_operator.controller.state.kueue_objects import KueueObjects
 from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.controller.state.work_queue import WorkQueue
 from kubealign_operator.kube_views.observed_job import ObservedState
@@ -76,7 +77,8 @@ class OperatorManager:
             )
             progress = ProgressReader(self._redis, jobs, self._queue.add, config.progress_seconds)
         owned_objects = OwnedObjects(self._api, config.resync_seconds)
-        self._state = ClusterState(jobs, pods, owned_objects, CreateErrors(), progress)
+        kueue = KueueObjects(self._queue.add, self._reconcile_all)
+        self._state = ClusterState(jobs, pods, owned_objects, CreateErrors(), progress, kueue)
         options = ReflectorOptions(
             config.resync_seconds,
             on_list=lambda resource: metrics.record_list(resource.plural),
@@ -90,6 +92,9 @@ class OperatorManager:
                 (Scope(PODS, namespace, OWNED_SELECTOR), pods),
             )
         ]
+        if config.platform.uses_kueue:
+            scopes = kueue.scopes(config.namespaces or (None,))
+            self._reflectors += [Reflector(self._api, scope, store, options) for scope, store in scopes]
         self._reconciler = self._make_reconciler()
         metrics.observe(jobs.phases, lambda: len(self._queue))
 
@@ -108,7 +113,12 @@ class OperatorManager:
                 for reflector in self._reflectors:
                     await reflector.synced.wait()
         except TimeoutError as error:
-            raise SyncTimeout(f"waited {_SYNC_SECONDS:g} s for the first lists of jobs and pods") from error
+            missing = "; ".join(
+                f"{reflector.scope.path}: {reflector.last_error or 'no answer'}"
+                for reflector in self._reflectors
+                if not reflector.synced.is_set()
+            )
+            raise SyncTimeout(f"waited {_SYNC_SECONDS:g} s for the first lists of {missing}") from error
 
     def workers(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the coroutines that reconcile; start them once the caches are synced.
@@ -150,6 +160,11 @@ class OperatorManager:
 
         return Reconciler(self._state, executor, planner, self._queue, self._metrics)
 
+    def _reconcile_all(self) -> None:
+        """Enqueue every job."""
+        for key, _ in self._state.jobs.items():
+            self._queue.add(key)
+
     async def _resync_all(self) -> None:
         """Enqueue every job periodically, independent of the watches, and forget deleted jobs."""
         while True:
@@ -157,5 +172,4 @@ class OperatorManager:
             present = {job.uid for _, job in self._state.jobs.items()}
             self._state.owned_objects.keep_only(present)
             self._state.create_errors.keep_only(present)
-            for key in [key for key, _ in self._state.jobs.items()]:
-                self._queue.add(key)
+            self._reconcile_all()

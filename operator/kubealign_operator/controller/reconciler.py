@@ -127,14 +127,13 @@ class Reconciler:
         }
         objects = await self._state.owned_objects.existing(key, tracked)
         if tracked.phase in ACTIVE_PHASES and any(
-            pod.owner_uid == tracked.uid and _is_finished_driver(pod)
-            for pod in self._state.pods.pods_of_job(key)
+            pod.owner_uid == tracked.uid and _is_finished_driver(pod) for pod in self._state.pods.of_job(key)
         ):
             await self._state.progress.refresh(key, tracked.uid)
         return ObservedState(
             job=tracked.document(),
             unreadable=tracked.unreadable,
-            pods=self._state.pods.pods_of_job(key),
+            pods=self._state.pods.of_job(key),
             objects=objects,
             create_errors=self._state.create_errors.get(tracked.uid),
             dependencies={
@@ -145,6 +144,7 @@ class Reconciler:
                 key.name, lambda name: self._pending_dependencies(JobKey(key.namespace, name))
             ),
             progress=self._state.progress.get(tracked.uid),
+            kueue=self._state.kueue.view(key),
         )
 
     def _pending_dependencies(self, key: JobKey) -> frozenset[str]:

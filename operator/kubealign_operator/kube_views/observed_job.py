@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from kubealign.spec.algorithms import ResultKind
+from kubealign_operator.kube_views.kueue_view import KueueView
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +139,4 @@ class ObservedState:
     #: Dependency cycle as job names, beginning and ending with this job; empty: no cycle.
     dependency_cycle: tuple[str, ...] = ()
     progress: DriverProgress | None = None
+    kueue: KueueView = field(default_factory=KueueView)

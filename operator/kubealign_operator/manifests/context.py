@@ -35,6 +35,8 @@ class Platform:
     default_resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     run_as_user: int = 65532
     fs_group: int = 65532
+    #: Jobs with a queue label are admitted by Kueue.
+    uses_kueue: bool = False
     #: Processes that one job may have, its bus excluded.
     max_processes: int = 2048
     #: Days for which the certificates of a job are valid, from 1; renewed after two thirds.

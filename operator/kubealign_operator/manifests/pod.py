@@ -9,11 +9,12 @@ from kubealign.pod_contract import GRPC_PORT, HEALTH_PORT, NATS_PORT, RENDEZVOUS
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign_operator import names
+from kubealign_operator.kube_views.kueue_view import PodPlacement
 from kubealign_operator.kube_views.lenient_json import get_path, items, mapping
-from kubealign_operator.manifests import kueue
 from kubealign_operator.manifests.context import Platform, RenderContext
 from kubealign_operator.manifests.egress import offline_environment
 from kubealign_operator.manifests.metadata import object_labels, object_metadata
+from kubealign_operator.manifests.pod_placement import apply_placements, without_kueue
 from kubealign_operator.manifests.pod_templates import pod_templates, strategic_merge
 from kubealign_operator.manifests.volume_claims import mount_path, run_directory
 from kubealign_operator.manifests.volumes import (
@@ -43,8 +44,8 @@ _EXTRA_GRACE_SECONDS = 5
 def build_pod(
     context: RenderContext,
     process: Process,
-    pod_group: kueue.PodGroup,
     attempt: int,
+    placements: Sequence[PodPlacement] = (),
 ) -> dict[str, Any]:
     """Build the complete manifest of the pod of one process of a job.
 
@@ -52,16 +53,15 @@ def build_pod(
     which the operator finds its pods come last, so that no template changes them.
 
     Args:
-        pod_group: The job's pod group, as `kueue.pod_group` returns it.
         attempt: Number of restarts of the process and those that restart with it, such as the ranks of a
             trainer.
+        placements: Scheduling fields that Kueue's admission adds.
     """
     templates = list(pod_templates(context, process))
     job_metadata = context.job.metadata
     merged: dict[str, Any] = {
         "metadata": {
-            "labels": dict(job_metadata.labels),
-            "annotations": kueue.kueue_annotations(job_metadata.annotations),
+            "labels": without_kueue(job_metadata.labels),
         },
         "spec": _pod_spec(context, process),
     }
@@ -71,7 +71,6 @@ def build_pod(
     metadata = object_metadata(context, names.pod(context.name, process.name, attempt))
     metadata["labels"] = {
         **mapping(get_path(merged, "metadata", "labels")),
-        **pod_group.labels(process),
         **object_labels(context.name, context.uid),
         names.GROUP_LABEL: process.group,
         names.PROCESS_LABEL: process.name,
@@ -81,10 +80,12 @@ def build_pod(
     }
     if process.elastic and process.world_size > 1:
         metadata["labels"][names.WORKER_RANK_LABEL] = str(process.rank)
-    annotations = {**mapping(get_path(merged, "metadata", "annotations")), **pod_group.annotations(process)}
+    annotations = dict(mapping(get_path(merged, "metadata", "annotations")))
     if annotations:
         metadata["annotations"] = annotations
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": merged["spec"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": merged["spec"]}
+    apply_placements(pod, placements)
+    return pod
 
 
 def _pod_spec(context: RenderContext, process: Process) -> dict[str, Any]:

@@ -15,6 +15,8 @@ PREPARED = "Prepared"
 READY = "Ready"
 SUSPENDED = "Suspended"
 STORAGE_FULL = "StorageFull"
+#: Kueue has admitted the job; absent for a job without a queue.
+ADMITTED = "Admitted"
 COMPLETE = "Complete"
 FAILED = "Failed"
 
@@ -54,6 +56,27 @@ class PodStop:
     uid: str
 
 
+@dataclass(frozen=True)
+class WorkloadDeletion:
+    """A Kueue Workload to delete. `uid` is a precondition."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class WorkloadPatch:
+    """A merge patch of a Kueue Workload's status, valid for one resourceVersion of it."""
+
+    name: str
+    uid: str
+    resource_version: str
+    status: Mapping[str, Any]
+
+
+WorkloadChange = WorkloadDeletion | WorkloadPatch
+
+
 class KubeEventType(StrEnum):
     """Type of a Kubernetes event."""
 
@@ -80,6 +103,7 @@ class ReconcilePlan:
     credentials: CredentialsRequest | None = None
     delete: tuple[PodDeletion, ...] = ()
     stop: tuple[PodStop, ...] = ()
+    workload_changes: tuple[WorkloadChange, ...] = ()
     #: Complete manifests of the missing objects, in creation order.
     create: tuple[dict[str, Any], ...] = ()
     #: The time to live after the job's end has expired: delete the job.
@@ -121,6 +145,7 @@ class Decision:
     credentials: CredentialsRequest | None = None
     delete: tuple[PodDeletion, ...] = ()
     stop: tuple[PodStop, ...] = ()
+    workload_changes: tuple[WorkloadChange, ...] = ()
     create: tuple[dict[str, Any], ...] = ()
     delete_job: bool = False
     events: tuple[PlannedEvent, ...] = ()

@@ -1,14 +1,17 @@
 """Plans one reconcile of a job: the desired state as a pure function of the observed state."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.status import JobPhase
+from kubealign.spec.status import DependencyResult, JobPhase, ResultLocation
 from kubealign_operator.kube_views.observed_job import ObservedState
 from kubealign_operator.manifests.context import Platform
+from kubealign_operator.planner.admission.job_admission import JobAdmission, job_admission
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.phases.finished import (
+    deadline_failure,
     has_succeeded,
     permanent_failure,
     plan_failure,
@@ -22,13 +25,20 @@ from kubealign_operator.planner.phases.pending import (
     resolve_checkpoint_source,
     resolve_dependencies,
 )
+from kubealign_operator.planner.phases.queued import plan_queued
 from kubealign_operator.planner.phases.retry import plan_retry, requested_retry
 from kubealign_operator.planner.phases.running import plan_active
 from kubealign_operator.planner.phases.suspended import plan_suspended, plan_suspending
 from kubealign_operator.planner.plan import Decision, ReconcilePlan
 from kubealign_operator.planner.snapshot import JobSnapshot, take_snapshot
 from kubealign_operator.planner.status import build_plan, status_json
-from kubealign_operator.planner.validation import InvalidJob, cluster_errors, parse_job, size_error
+from kubealign_operator.planner.validation import (
+    InvalidJob,
+    cluster_errors,
+    parse_job,
+    queue_errors,
+    size_error,
+)
 
 
 def plan_reconcile(observed: ObservedState, now: datetime, platform: Platform) -> ReconcilePlan:
@@ -86,28 +96,38 @@ def _decide(snapshot: JobSnapshot, job: AlignmentJob | None, error: str) -> Deci
 def _validation_errors(snapshot: JobSnapshot, job: AlignmentJob) -> list[str]:
     if snapshot.has_started and job.spec.checkpoint.volume is not None:
         return []
-    return [str(error) for error in (*cluster_errors(job), *dependency_errors(snapshot, job))]
+    errors = (
+        *cluster_errors(job),
+        *queue_errors(job, uses_kueue=snapshot.platform.uses_kueue),
+        *dependency_errors(snapshot, job),
+    )
+    return [str(error) for error in errors]
 
 
 def _decide_active(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
-    if snapshot.previous_status.phase is JobPhase.SUSPENDING or job.spec.suspend:
+    previous = snapshot.previous_status
+    admission = job_admission(snapshot, job, previous.dependencies or [], previous.checkpoint_source)
+    lost_quota = "" if admission is None else admission.obstacle
+    if previous.phase is JobPhase.SUSPENDING or job.spec.suspend or lost_quota:
         if has_succeeded(snapshot):
             return plan_success(snapshot, job)
         failure_reason = permanent_failure(snapshot)
         if failure_reason is not None:
             return plan_failure(snapshot, failure_reason)
         if snapshot.remaining_pods:
-            return plan_suspending(snapshot)
+            return plan_suspending(snapshot, admission, "" if job.spec.suspend else lost_quota)
         if job.spec.suspend:
             return plan_suspended(snapshot)
-    return _plan_started(snapshot, job)
+    return _plan_started(snapshot, job, admission)
 
 
 def _decide_inactive(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
     if job.spec.suspend:
         return plan_suspended(snapshot)
     if snapshot.has_started:
-        return _plan_started(snapshot, job)
+        previous = snapshot.previous_status
+        admission = job_admission(snapshot, job, previous.dependencies or [], previous.checkpoint_source)
+        return _plan_started(snapshot, job, admission)
     results = resolve_dependencies(snapshot, job)
     if isinstance(results, str):
         return plan_waiting(results)
@@ -118,10 +138,27 @@ def _decide_inactive(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
         return plan_waiting(checkpoint_source)
     if isinstance(checkpoint_source, FailureReason):
         return plan_failure(snapshot, checkpoint_source)
-    return plan_active(snapshot, job, results, checkpoint_source)
+    admission = job_admission(snapshot, job, results, checkpoint_source)
+    return _plan_admitted(snapshot, job, results, checkpoint_source, admission)
 
 
-def _plan_started(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
+def _plan_started(snapshot: JobSnapshot, job: AlignmentJob, admission: JobAdmission | None) -> Decision:
     """Decide on a job that has started: what it reads of other jobs was recorded then."""
     previous = snapshot.previous_status
-    return plan_active(snapshot, job, previous.dependencies or [], previous.checkpoint_source)
+    return _plan_admitted(snapshot, job, previous.dependencies or [], previous.checkpoint_source, admission)
+
+
+def _plan_admitted(
+    snapshot: JobSnapshot,
+    job: AlignmentJob,
+    dependencies: Sequence[DependencyResult],
+    checkpoint_source: ResultLocation | None,
+    admission: JobAdmission | None,
+) -> Decision:
+    """Decide on a job that may run as soon as its queue, if it has one, admits it."""
+    if admission is not None and admission.obstacle:
+        deadline = deadline_failure(snapshot, job)
+        if deadline is not None:
+            return plan_failure(snapshot, deadline)
+        return plan_queued(snapshot, admission, dependencies, checkpoint_source)
+    return plan_active(snapshot, job, dependencies, checkpoint_source, admission)

@@ -42,6 +42,7 @@ def build_plan(snapshot: JobSnapshot, decision: Decision) -> ReconcilePlan:
         credentials=decision.credentials,
         delete=_unique_deletions(decision),
         stop=decision.stop,
+        workload_changes=decision.workload_changes,
         create=decision.create,
         delete_job=decision.delete_job,
         events=(*_events(snapshot, decision, message), *decision.events),

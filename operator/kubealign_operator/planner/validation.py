@@ -6,12 +6,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from kubealign.labels import QUEUE_LABEL
 from kubealign.roles import process_count
 from kubealign.spec.dependencies import parent_name, result_references
 from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.error_messages import error_message
 from kubealign.spec.paths import DocumentPath, format_path
+from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.data import DataSource, HuggingFaceDataset
 from kubealign.spec.sections.models import Model, TokenizerSource
 from kubealign.spec.sections.rewards import FileFunction
@@ -88,6 +90,24 @@ def cluster_errors(job: AlignmentJob) -> Iterator[SpecError]:
     for path, name in result_references(job):
         if name == job.name:
             yield SpecError("is the job itself: name another job", format_path(path), format_value(name))
+
+
+def queue_errors(job: AlignmentJob, *, uses_kueue: bool) -> Iterator[SpecError]:
+    """Yield an error for each label of Kueue that would have no effect."""
+    queue = job.metadata.labels.get(QUEUE_LABEL)
+    if queue and not uses_kueue:
+        remedy = (
+            "names a queue of Kueue, which this platform does not use: remove the label, or set "
+            "kueue.enabled in the Helm chart"
+        )
+        yield SpecError(remedy, f"metadata.labels[{QUEUE_LABEL}]", format_value(queue))
+    for path, template in spec_parts(job.spec, PodTemplate) if uses_kueue else ():
+        metadata = template.metadata
+        label = None if metadata is None else (metadata.labels or {}).get(QUEUE_LABEL)
+        if label:
+            remedy = "would queue single pods: Kueue admits the job as a whole, by its own metadata.labels"
+            where = format_path(("spec", *path, "metadata", "labels", QUEUE_LABEL))
+            yield SpecError(remedy, where, format_value(label))
 
 
 def _relative_path_errors(

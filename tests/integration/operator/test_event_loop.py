@@ -17,6 +17,7 @@ from kubealign_operator.controller.reconciler import Reconciler
 from kubealign_operator.controller.state.cache import JobStore, PodStore
 from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.create_errors import CreateErrors
+from kubealign_operator.controller.state.kueue_objects import KueueObjects
 from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.controller.state.work_queue import WorkQueue
 from kubealign_operator.kube_views.observed_job import ObservedState
@@ -40,7 +41,12 @@ async def test_the_event_loop_runs_while_a_plan_is_made() -> None:
         jobs = JobStore(lambda key: None)
         jobs.put(sft())
         state = ClusterState(
-            jobs, PodStore(lambda key: None), OwnedObjects(api, 600), CreateErrors(), NoProgress()
+            jobs,
+            PodStore(lambda key: None),
+            OwnedObjects(api, 600),
+            CreateErrors(),
+            NoProgress(),
+            KueueObjects(lambda key: None, lambda: None),
         )
         executor = PlanExecutor(
             api, state, redis_ca=None, on_credentials_issued=lambda *_: None, announce=lambda *_: None

@@ -16,6 +16,7 @@ from kubealign_operator.controller.platform_redis.progress import NoProgress
 from kubealign_operator.controller.state.cache import JobStore, PodStore
 from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.create_errors import CreateErrors
+from kubealign_operator.controller.state.kueue_objects import KueueObjects
 from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.names import GROUP_LABEL, JOB_LABEL
 from kubealign_operator.planner.plan import PodDeletion, PodStop, ReconcilePlan
@@ -76,7 +77,12 @@ async def _execute_plan(answer: _Quota | _SlowServer, plan: ReconcilePlan) -> Ex
         jobs = JobStore(lambda key: None)
         jobs.put(sft())
         state = ClusterState(
-            jobs, PodStore(lambda key: None), OwnedObjects(api, 600), CreateErrors(), NoProgress()
+            jobs,
+            PodStore(lambda key: None),
+            OwnedObjects(api, 600),
+            CreateErrors(),
+            NoProgress(),
+            KueueObjects(lambda key: None, lambda: None),
         )
         executor = PlanExecutor(
             api, state, redis_ca=None, on_credentials_issued=lambda *_: None, announce=lambda *_: None

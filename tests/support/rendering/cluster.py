@@ -5,12 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kubealign.kube.merge_patch import apply_merge_patch
 from kubealign_operator import names
+from kubealign_operator.kube_views.kueue_view import KueueView, PodPlacement, workload_view
 from kubealign_operator.kube_views.lenient_json import get_path
 from kubealign_operator.kube_views.observed_job import DependencyView, DriverProgress, ObservedState
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.manifests.context import Platform
-from kubealign_operator.planner.plan import PlannedEvent, ReconcilePlan
+from kubealign_operator.planner.plan import PlannedEvent, ReconcilePlan, WorkloadChange, WorkloadDeletion
 from kubealign_operator.planner.planner import plan_reconcile
 from support.rendering.jobs import PLATFORM, Json
 
@@ -45,6 +47,11 @@ class Cluster:
     unreadable: str = ""
     progress: DriverProgress | None = None
     platform: Platform = PLATFORM
+    #: Kueue's Workloads by name.
+    workloads: dict[str, Json] = field(default_factory=dict)
+    flavors: dict[str, PodPlacement] = field(default_factory=dict)
+    workload_priorities: dict[str, int] = field(default_factory=dict)
+    pod_priorities: dict[str, int] = field(default_factory=dict)
     #: Names of the created pods, in order.
     made: list[str] = field(default_factory=list)
     events: list[PlannedEvent] = field(default_factory=list)
@@ -64,6 +71,12 @@ class Cluster:
             dependencies=dict(self.dependencies),
             dependency_cycle=self.circle,
             progress=self.progress,
+            kueue=KueueView(
+                workloads=tuple(workload_view(workload) for workload in self.workloads.values()),
+                flavors=dict(self.flavors),
+                workload_priorities=dict(self.workload_priorities),
+                pod_priorities=dict(self.pod_priorities),
+            ),
         )
 
     def rendered(self) -> ReconcilePlan:
@@ -80,6 +93,8 @@ class Cluster:
         for stop in rendered.stop:
             assert self.pods[stop.name]["metadata"]["uid"] == stop.uid
             self.pods[stop.name]["spec"]["activeDeadlineSeconds"] = 1
+        for change in rendered.workload_changes:
+            self._change_workload(change)
         if rendered.credentials is not None:
             self.objects.add(("Secret", rendered.credentials.name))
         for manifest in rendered.create:
@@ -98,7 +113,7 @@ class Cluster:
         raise AssertionError(f"it does not settle: {self.job['status']}")
 
     def _state(self) -> str:
-        return json.dumps([self.job, self.pods, sorted(self.objects)], sort_keys=True)
+        return json.dumps([self.job, self.pods, self.workloads, sorted(self.objects)], sort_keys=True)
 
     # Events in the cluster.
 
@@ -144,6 +159,28 @@ class Cluster:
         self.schedule(name)
         state = {"waiting": {"reason": reason, "message": message}}
         self.pods[name]["status"]["containerStatuses"] = [{"name": names.MAIN_CONTAINER, "state": state}]
+
+    def admit(self, name: str, flavor: str = "default", **counts: int) -> None:
+        """Reserve the quota of a Workload. `counts`: pod sets that are admitted with fewer pods."""
+        workload = self.workloads[name]
+        assert "admission" not in workload["status"], f"{name} has a reservation already"
+        workload["status"]["admission"] = {
+            "clusterQueue": "gpus",
+            "podSetAssignments": [
+                {
+                    "name": pod_set["name"],
+                    "count": counts.get(pod_set["name"], pod_set["count"]),
+                    "flavors": {"cpu": flavor, "memory": flavor},
+                }
+                for pod_set in workload["spec"]["podSets"]
+            ],
+        }
+        self.flavors.setdefault(flavor, PodPlacement())
+        self._workload_conditions(name, QuotaReserved="True", Admitted="True", Evicted="False")
+
+    def evict(self, name: str, reason: str = "Preempted", message: str = "preempted by another job") -> None:
+        """Ask the owner of a Workload to return its reservation."""
+        self._workload_conditions(name, reason, message, Evicted="True")
 
     def unschedulable(self, name: str, message: str, reason: str = "Unschedulable") -> None:
         self._condition(self.pods[name], "PodScheduled", "False", reason, message)
@@ -237,6 +274,13 @@ class Cluster:
 
     def _create(self, manifest: Json) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if kind == "Workload":
+            assert name not in self.workloads, f"Workload {name} is there already"
+            self._uids += 1
+            workload = _copy(manifest)
+            workload["metadata"] |= {"uid": f"workload-{self._uids}", "resourceVersion": "1"}
+            self.workloads[name] = {**workload, "status": {}}
+            return
         if kind != "Pod":
             assert (kind, name) not in self.objects, f"{kind} {name} is there already"
             self.objects.add((kind, name))
@@ -253,6 +297,32 @@ class Cluster:
         pod["status"] = {"phase": "Pending"}
         self.pods[name] = pod
         self.made.append(name)
+
+    def _workload_conditions(self, name: str, reason: str = "", message: str = "", **states: str) -> None:
+        status = self.workloads[name]["status"]
+        kept = [item for item in status.get("conditions", []) if item["type"] not in states]
+        added = [
+            {"type": kind, "status": state, "reason": reason or kind, "message": message}
+            for kind, state in states.items()
+        ]
+        status["conditions"] = kept + added
+
+    def _change_workload(self, change: WorkloadChange) -> None:
+        workload = self.workloads[change.name]
+        assert workload["metadata"]["uid"] == change.uid
+        if isinstance(change, WorkloadDeletion):
+            del self.workloads[change.name]
+            return
+        assert workload["metadata"]["resourceVersion"] == change.resource_version
+        status = apply_merge_patch(workload["status"], change.status)
+        reclaimable = {item["name"]: item["count"] for item in workload["status"].get("reclaimablePods", [])}
+        if "admission" in workload["status"] and "admission" in status:
+            # Kueue's webhook refuses to take quota back.
+            for item in status.get("reclaimablePods", []):
+                assert item["count"] >= reclaimable.get(item["name"], 0)
+        if status != workload["status"]:
+            self.writes += 1
+        workload["status"] = status
 
     def _delete(self, name: str, uid: str, grace: int | None) -> None:
         pod = self.pods.get(name)

@@ -8,6 +8,7 @@ from kubealign_operator.manifests.context import Platform
 Json = dict[str, Any]
 
 PLATFORM = Platform(image="kubealign/services:1", redis_host="kubealign-redis.kubealign.svc")
+QUEUE = {"kueue.x-k8s.io/queue-name": "align"}
 UID = "6f1f7d0e-2b7c-4f6e-9a51-3d2b1c0a9e88"
 
 
@@ -55,7 +56,7 @@ def two_ranks(**changes: Any) -> Json:
 
 
 def shared_workers(**changes: Any) -> Json:
-    """Return a job with two rollout workers of two pods each; one is admitted with the trainer."""
+    """Return a job with two rollout workers of two pods each."""
     spec = {
         "maxSteps": 10,
         "algorithm": {"rloo": {"promptsPerStep": 8, "kl": {"fixed": {"coefficient": 0}}}},
@@ -65,11 +66,11 @@ def shared_workers(**changes: Any) -> Json:
         "rollout": {"replicas": 2, "engine": {"torch": {"tensorParallel": 2}}},
         "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
     }
-    return alignment_job("shared", spec | changes, {"kueue.x-k8s.io/queue-name": "align"})
+    return alignment_job("shared", spec | changes)
 
 
 def scorer_replicas(**changes: Any) -> Json:
-    """Return a job with two processes each of the reference and of a reward, admitted with the trainer."""
+    """Return a job with two processes each of the reference and of a reward."""
     spec = {
         "maxSteps": 10,
         "algorithm": {"rloo": {"promptsPerStep": 8, "kl": {"fixed": {"coefficient": 0.05}}}},
@@ -79,7 +80,7 @@ def scorer_replicas(**changes: Any) -> Json:
         "rewards": [{"name": "exact", "model": _volume("models", "rm"), "replicas": 2}],
         "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
     }
-    return alignment_job("scored", spec | changes, {"kueue.x-k8s.io/queue-name": "align"})
+    return alignment_job("scored", spec | changes)
 
 
 def sharded_scorers(**changes: Any) -> Json:
@@ -167,5 +168,4 @@ def ppo(**changes: Any) -> Json:
             },
         },
     }
-    labels = {"kueue.x-k8s.io/queue-name": "align", "cost-centre": "42"}
-    return alignment_job("ppo", spec | changes, labels, {"kueue.x-k8s.io/pod-group-fast-admission": "true"})
+    return alignment_job("ppo", spec | changes, {"cost-centre": "42"})

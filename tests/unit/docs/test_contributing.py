@@ -223,7 +223,6 @@ from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import AlignmentJob
 from kubealign_operator.crd.cross_field_rules import cross_field_rules
 from kubealign_operator.manifests.context import RenderContext
-from kubealign_operator.manifests.kueue import PodGroup
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner.validation import parse_job
 from support.rendering.jobs import PLATFORM, UID, ppo
@@ -242,7 +241,7 @@ with pytest.raises(SpecErrors, match="sft does not sample"):
     AlignmentJob.from_yaml(yaml.safe_dump(document))
 assert any(rule.message == "sft does not sample: remove it" for rule in cross_field_rules())
 context = RenderContext(archived.name, "team", UID, archived, PLATFORM)
-pod = build_pod(context, archive, PodGroup(), 0)
+pod = build_pod(context, archive, 0)
 assert archive.module in str(pod) and pod["metadata"]["labels"]["archived"] == "yes"
 json.loads(Path("charts/kubealign/values.schema.json").read_text())
 contracts = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]

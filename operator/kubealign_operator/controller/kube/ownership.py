@@ -9,12 +9,14 @@ from kubealign.kube.resources import (
     PODS,
     SECRETS,
     SERVICES,
+    WORKLOADS,
     ApiResource,
 )
 
 #: Kinds of objects that a job owns.
 OWNED: Mapping[str, ApiResource] = {
-    resource.kind: resource for resource in (PODS, SECRETS, CONFIG_MAPS, SERVICES, NETWORK_POLICIES)
+    resource.kind: resource
+    for resource in (PODS, SECRETS, CONFIG_MAPS, SERVICES, NETWORK_POLICIES, WORKLOADS)
 }
 
 

@@ -1,4 +1,4 @@
-"""Caches of jobs and pods, reduced to the fields in use and indexed by job.
+"""Caches of jobs and of the objects that they own, reduced to the fields in use and indexed by job.
 
 The server's answers to the operator's own writes are stored as well, so that a reconcile never works on a
 state before the operator's last write. An object is only replaced by a newer resourceVersion.
@@ -9,7 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kubealign.kube.documents import UnreadableObject
 from kubealign.kube.resources import resource_version
@@ -178,27 +178,32 @@ class JobStore:
             self._on_change(dependent)
 
 
+View = TypeVar("View")
+
+
 @dataclass(frozen=True, slots=True)
-class _WatchedPod:
+class _WatchedObject(Generic[View]):
     version: int
-    view: PodView
+    uid: str
+    view: View
 
 
-class PodStore:
-    """Cache of pods, by the job that their label names.
+class OwnedStore(Generic[View]):
+    """Cache of the views of objects of one kind, by the job that their label names.
 
-    `on_change` is called for the job of a changed pod.
+    `on_change` is called for the job of a changed object.
     """
 
-    def __init__(self, on_change: OnChange) -> None:
+    def __init__(self, build: Callable[[Json], View], on_change: OnChange) -> None:
+        self._build = build
         self._on_change = on_change
-        self._pods: defaultdict[JobKey, dict[str, _WatchedPod]] = defaultdict(dict)
+        self._objects: defaultdict[JobKey, dict[str, _WatchedObject[View]]] = defaultdict(dict)
         self._watched_versions = _WatchedVersions()
 
-    def pods_of_job(self, job: JobKey) -> tuple[PodView, ...]:
-        """Return the pods of a job, sorted by name."""
-        pods = self._pods.get(job, {})
-        return tuple(pods[name].view for name in sorted(pods))
+    def of_job(self, job: JobKey) -> tuple[View, ...]:
+        """Return the views of a job's objects, sorted by name."""
+        objects = self._objects.get(job, {})
+        return tuple(objects[name].view for name in sorted(objects))
 
     def put(self, item: Json) -> None:
         job = _job_key(item["metadata"])
@@ -219,37 +224,45 @@ class PodStore:
         job = _job_key(metadata)
         if job is None:
             return
-        pod = self._pods.get(job, {}).get(metadata["name"])
-        if pod is not None and pod.version <= resource_version(metadata):
+        stored = self._objects.get(job, {}).get(metadata["name"])
+        if stored is not None and stored.version <= resource_version(metadata):
             self._drop(job, metadata["name"])
 
     def sweep(self, namespace: str | None, uids: set[str], listed_version: int) -> None:
-        for job, pods in list(self._pods.items()):
+        for job, objects in list(self._objects.items()):
             if namespace not in (None, job.namespace):
                 continue
-            for name, pod in list(pods.items()):
-                if pod.version <= listed_version and pod.view.uid not in uids:
+            for name, stored in list(objects.items()):
+                if stored.version <= listed_version and stored.uid not in uids:
                     self._drop(job, name)
 
     def advance_to(self, namespace: str | None, version: int) -> None:
         self._watched_versions.set(namespace, version)
 
     def _store(self, job: JobKey, item: Json) -> bool:
-        """Store the pod. False: its view is unchanged."""
+        """Store the object. False: its view is unchanged."""
         metadata = item["metadata"]
-        pods = self._pods[job]
-        before = pods.get(metadata["name"])
+        objects = self._objects[job]
+        before = objects.get(metadata["name"])
         if before is not None and resource_version(metadata) <= before.version:
             return False
-        view = pod_view(item)
-        pods[metadata["name"]] = _WatchedPod(resource_version(metadata), view)
+        view = self._build(item)
+        stored = _WatchedObject(resource_version(metadata), str(metadata["uid"]), view)
+        objects[metadata["name"]] = stored
         return before is None or before.view != view
 
     def _drop(self, job: JobKey, name: str) -> None:
-        del self._pods[job][name]
-        if not self._pods[job]:
-            del self._pods[job]
+        del self._objects[job][name]
+        if not self._objects[job]:
+            del self._objects[job]
         self._on_change(job)
+
+
+class PodStore(OwnedStore[PodView]):
+    """Cache of the pods of jobs."""
+
+    def __init__(self, on_change: OnChange) -> None:
+        super().__init__(pod_view, on_change)
 
 
 def _pack(value: object) -> bytes:

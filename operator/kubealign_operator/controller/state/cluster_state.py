@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from kubealign_operator.controller.platform_redis.progress import NoProgress, ProgressReader
 from kubealign_operator.controller.state.cache import JobStore, PodStore
 from kubealign_operator.controller.state.create_errors import CreateErrors
+from kubealign_operator.controller.state.kueue_objects import KueueObjects
 from kubealign_operator.controller.state.owned_objects import OwnedObjects
 
 
@@ -17,3 +18,4 @@ class ClusterState:
     owned_objects: OwnedObjects
     create_errors: CreateErrors
     progress: NoProgress | ProgressReader
+    kueue: KueueObjects

@@ -13,6 +13,7 @@ from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.lenient_json import get_path, number
 from kubealign_operator.manifests.volume_claims import result_directory
 from kubealign_operator.planner import failure_reasons
+from kubealign_operator.planner.admission.workload_changes import finish_workloads
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.plan import (
     COMPLETE,
@@ -103,6 +104,7 @@ def plan_finished(snapshot: JobSnapshot, phase: JobPhase) -> Decision:
         },
         delete=tuple(deletions),
         stop=tuple(stop),
+        workload_changes=tuple(finish_workloads(snapshot, succeeded=phase is JobPhase.SUCCEEDED)),
         delete_job=is_expired and not snapshot.is_deleting,
         requeue_at=tuple(requeue_at),
     )

@@ -98,6 +98,7 @@ def _plan_refusal(snapshot: JobSnapshot, phase: JobPhase, refusal: str) -> Decis
         status_changes=changes,
         delete=decision.delete,
         stop=decision.stop,
+        workload_changes=decision.workload_changes,
         delete_job=decision.delete_job,
         events=(event,),
         requeue_at=decision.requeue_at,

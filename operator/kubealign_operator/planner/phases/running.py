@@ -17,9 +17,15 @@ from kubealign.storage_errors import STORAGE_WAIT_PREFIX
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.manifests.context import RenderContext
-from kubealign_operator.manifests.kueue import pod_group
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner import start_order
+from kubealign_operator.planner.admission.conditions import admission_conditions
+from kubealign_operator.planner.admission.job_admission import JobAdmission, UnknownFlavor, render_context
+from kubealign_operator.planner.admission.workload_changes import (
+    WorkloadActions,
+    delete_workloads,
+    maintain_workloads,
+)
 from kubealign_operator.planner.clocks import clock_changes, deadline_times, start_deadline_failure
 from kubealign_operator.planner.credentials import current_credentials, outdated_pods, renewal_time
 from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
@@ -45,7 +51,7 @@ from kubealign_operator.planner.plan import (
     PlannedEvent,
     desired_condition,
 )
-from kubealign_operator.planner.pod_actions import plan_pod_actions
+from kubealign_operator.planner.pod_actions import PodActions, plan_pod_actions
 from kubealign_operator.planner.previous_status import condition_of
 from kubealign_operator.planner.process_units import ProcessUnit
 from kubealign_operator.planner.readiness import (
@@ -64,12 +70,14 @@ def plan_active(
     job: AlignmentJob,
     dependencies: Sequence[DependencyResult],
     checkpoint_source: ResultLocation | None,
+    admission: JobAdmission | None = None,
 ) -> Decision:
     """Decide how to keep an active job going, or to end it.
 
     Args:
         dependencies: Results of other jobs that the job reads.
         checkpoint_source: Run directory from whose checkpoint the job starts.
+        admission: Kueue's admission of the job; None: no queue admits it.
     """
     if has_succeeded(snapshot):
         return plan_success(snapshot, job)
@@ -84,16 +92,7 @@ def plan_active(
     managed = [unit for unit in units if not (prepared and unit.name == PREPARE)]
     restarts, restarts_since_step = _count_restarts(snapshot, job)
     credentials = current_credentials(snapshot)
-    context = RenderContext(
-        snapshot.name,
-        snapshot.namespace,
-        snapshot.uid,
-        job,
-        snapshot.platform,
-        tuple(dependencies),
-        checkpoint_source,
-        credentials.status.generation,
-    )
+    context = render_context(snapshot, job, dependencies, checkpoint_source, credentials.status.generation)
     credentials_request = missing_credentials(snapshot, context, credentials.status.expires_at)
     status_changes = {
         "start_time": snapshot.previous_status.start_time or snapshot.timestamp,
@@ -111,12 +110,19 @@ def plan_active(
     running = snapshot.previous_status.phase is JobPhase.RUNNING or (
         prepared and start_order.all_ready(outcome.units, job)
     )
-    startable = start_order.startable_units(outcome.units, prepared, running)
+    workloads = WorkloadActions()
+    if admission is not None:
+        workloads = maintain_workloads(snapshot, admission, outcome.units, running=running)
+    elif snapshot.platform.uses_kueue:
+        # The label of its queue has been removed from the job.
+        workloads.changes += delete_workloads(snapshot)
+    startable = start_order.startable_units(outcome.units, prepared, running) - workloads.unadmitted
     actions = plan_pod_actions(snapshot, outcome.units, startable)
-    group = pod_group(context, snapshot.processes)
-    pods = [build_pod(context, member.process, group, attempt) for member, attempt in actions.create]
-    problem = refused_object_reason(snapshot) or blocking_reason(
-        snapshot, outcome.units, outcome.restarts, lifecycle.max_restarts
+    pods, flavor_problem = _build_pods(context, admission, actions)
+    problem = (
+        refused_object_reason(snapshot)
+        or flavor_problem
+        or blocking_reason(snapshot, outcome.units, outcome.restarts, lifecycle.max_restarts)
     )
     pending = pending_processes(outcome.units, startable)
     clocks = clock_changes(snapshot, job, outcome.units, startable, running=running)
@@ -130,8 +136,14 @@ def plan_active(
         phase,
         problem.message
         if problem is not None
-        else pending or _driver_message(snapshot, running) or leftover_message(snapshot),
-        conditions=_conditions(snapshot, problem, pending, prepared, running),
+        else pending
+        or _driver_message(snapshot, running)
+        or _unadmitted_message(admission, workloads)
+        or leftover_message(snapshot),
+        conditions=(
+            *_conditions(snapshot, problem, pending, prepared, running),
+            *admission_conditions(admission),
+        ),
         status_changes={
             **status_changes,
             **_restart_status(snapshot, outcome),
@@ -140,8 +152,9 @@ def plan_active(
             "roles": role_statuses(_latest_units(units, outcome.units), prepared),
         },
         credentials=credentials_request,
-        delete=tuple(actions.delete),
-        create=(*missing_objects(snapshot, context), *pods),
+        delete=(*actions.delete, *workloads.delete_pods),
+        workload_changes=tuple(workloads.changes),
+        create=(*missing_objects(snapshot, context), *workloads.create, *pods),
         events=(
             *credentials.events,
             *(
@@ -160,6 +173,30 @@ def plan_active(
             *_renewal_times(credentials.status),
         ),
     )
+
+
+def _build_pods(
+    context: RenderContext, admission: JobAdmission | None, actions: PodActions
+) -> tuple[list[dict[str, Any]], FailureReason | None]:
+    """Build the missing pods. Return them, and why some cannot be built."""
+    pods, problem = [], None
+    for member, attempt in actions.create:
+        try:
+            placements = () if admission is None else admission.placements(member.process)
+        except UnknownFlavor as error:
+            problem = FailureReason("Refused", f"{member.process.name}: {error}")
+            continue
+        pods.append(build_pod(context, member.process, attempt, placements))
+    return pods, problem
+
+
+def _unadmitted_message(admission: JobAdmission | None, workloads: WorkloadActions) -> str:
+    """Describe the rollout workers that Kueue has not admitted, without blocking the job; empty: none."""
+    if admission is None or not workloads.unadmitted:
+        return ""
+    count = len(workloads.unadmitted)
+    workers = "1 more rollout worker waits" if count == 1 else f"{count} more rollout workers wait"
+    return f"{workers} in queue {admission.queue} of Kueue"
 
 
 def _was_prepared(snapshot: JobSnapshot) -> bool:

@@ -32,9 +32,7 @@ LabelValue: TypeAlias = Annotated[str, Field(max_length=63)]
 class PodMetadata(SpecModel):
     """Labels and annotations of the pods, in addition to the operator's own."""
 
-    labels: dict[Key, LabelValue] | None = Field(
-        None, max_length=64, description="Labels, such as Kueue's queue name."
-    )
+    labels: dict[Key, LabelValue] | None = Field(None, max_length=64, description="Labels of any kind.")
     annotations: dict[Key, Text] | None = Field(None, max_length=64, description="Annotations of any kind.")
 
     @model_validator(mode="after")

@@ -10,11 +10,10 @@ from kubealign.pod_contract import PodSettings
 from kubealign.roles import roles
 from kubealign_operator import names
 from kubealign_operator.manifests.context import Platform, RenderContext
-from kubealign_operator.manifests.kueue import pod_group
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.manifests.pod_templates import strategic_merge
 from kubealign_operator.planner.validation import parse_job
-from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
+from support.rendering.jobs import PLATFORM, QUEUE, UID, ppo, sft, two_ranks
 
 Json = dict[str, Any]
 
@@ -23,7 +22,7 @@ def _pods(job: Json, platform: Platform = PLATFORM) -> dict[str, Json]:
     parsed = parse_job(job)
     scene = RenderContext(parsed.name, "team", UID, parsed, platform)
     processes = (names.bus(), *roles(parsed))
-    return {process.name: build_pod(scene, process, pod_group(scene, processes), 0) for process in processes}
+    return {process.name: build_pod(scene, process, 0) for process in processes}
 
 
 def _main(manifest: Json) -> Json:
@@ -206,37 +205,12 @@ def test_a_template_cannot_change_selector_labels() -> None:
     assert (labels["app.kubernetes.io/name"], labels["team"]) == ("kubealign", "a")
 
 
-def test_the_training_processes_form_one_pod_group() -> None:
-    created = _pods(ppo())
-    grouped = {
-        name: manifest["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"]
-        for name, manifest in created.items()
-        if "kueue.x-k8s.io/pod-group-name" in manifest["metadata"]["labels"]
-    }
-    # Only two of the three rollout workers, as many as minReplicas.
-    assert set(grouped) == {
-        "trainer-0",
-        "trainer-1",
-        "critic-0",
-        "reference-0",
-        "reward-helpful-0",
-        "reward-format-0",
-        "rollout-0",
-        "rollout-1",
-    }
-    assert set(grouped.values()) == {"8"}
-    assert all(
-        manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "align"
-        for manifest in created.values()
-    )
-
-
-def test_without_a_queue_there_is_no_pod_group() -> None:
+def test_labels_for_kueue_stay_on_the_job() -> None:
     job = ppo()
-    job["metadata"]["labels"] = {}
-    assert not any(
-        "pod-group" in json.dumps(manifest["metadata"]["labels"]) for manifest in _pods(job).values()
-    )
+    job["metadata"]["labels"] |= QUEUE
+    for manifest in _pods(job).values():
+        assert "kueue.x-k8s.io" not in json.dumps(manifest["metadata"])
+        assert manifest["metadata"]["labels"]["cost-centre"] == "42"
 
 
 def test_the_pods_grace_period_exceeds_the_processs_own() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from kubealign.roles import roles
 from kubealign_operator.manifests.context import RenderContext
-from kubealign_operator.manifests.kueue import PodGroup
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner.validation import parse_job
 from support.rendering.jobs import PLATFORM, UID, sft
@@ -22,7 +21,7 @@ def test_the_teacher_has_its_own_pod() -> None:
     scene = RenderContext(job.name, "team", UID, job, PLATFORM)
     processes = roles(job)
     assert [process.name for process in processes] == ["prepare", "trainer-0", "teacher-0", "driver"]
-    rendered: dict[str, Any] = {each.name: build_pod(scene, each, PodGroup(), 0) for each in processes}
+    rendered: dict[str, Any] = {each.name: build_pod(scene, each, 0) for each in processes}
     main = rendered["teacher-0"]["spec"]["containers"][0]
     assert "kubealign_services.roles.teacher.main" in str(main)
     assert main["resources"]["limits"] == {"nvidia.com/gpu": "2"}
@@ -54,7 +53,7 @@ def test_each_of_several_teachers_has_a_pod_of_its_own() -> None:
     )
     scene = RenderContext(job.name, "team", UID, job, PLATFORM)
     processes = roles(job)
-    rendered: dict[str, Any] = {each.name: build_pod(scene, each, PodGroup(), 0) for each in processes}
+    rendered: dict[str, Any] = {each.name: build_pod(scene, each, 0) for each in processes}
     for name, gpus in (("math", "2"), ("verse", "4")):
         pod = rendered[f"teacher-{name}-0"]
         main = pod["spec"]["containers"][0]

@@ -13,7 +13,7 @@ from kubealign_operator.names import GROUP_LABEL
 from kubealign_operator.planner.pod_actions import MAX_CREATIONS
 from kubealign_operator.planner.validation import parse_job
 from support.rendering.cluster import Cluster
-from support.rendering.jobs import PLATFORM, ppo, scorer_replicas, sft, sharded_scorers, shared_workers
+from support.rendering.jobs import PLATFORM, QUEUE, ppo, scorer_replicas, sft, sharded_scorers, shared_workers
 
 Json = dict[str, Any]
 
@@ -23,10 +23,14 @@ def _workers(replicas: int, tensor_parallel: int = 1) -> Json:
     return shared_workers(rollout={"replicas": replicas, "minReplicas": 1, "engine": engine})
 
 
-def _prepared(job: Json) -> Cluster:
+def _prepared(job: Json, *, queued: bool = False) -> Cluster:
     """Return the job's cluster before the reconcile that creates the workers."""
-    cluster = Cluster(job)
+    cluster = Cluster(job, platform=replace(PLATFORM, uses_kueue=queued))
     cluster.step()
+    if queued:
+        (workload,) = cluster.workloads
+        cluster.admit(workload)
+        cluster.step()
     cluster.serve()
     cluster.end(cluster.name("prepare"), 0)
     return cluster
@@ -55,9 +59,9 @@ def test_the_work_of_a_plan_is_linear_in_the_pods(queue: bool) -> None:
     lines = []
     for replicas in (60, 120, 240):
         job = _workers(replicas)
-        if not queue:
-            del job["metadata"]["labels"]
-        lines.append(_executed_lines(_prepared(job)))
+        if queue:
+            job["metadata"]["labels"] = QUEUE
+        lines.append(_executed_lines(_prepared(job, queued=queue)))
     first, second, third = lines
     assert third - second < 2.1 * (second - first)
 

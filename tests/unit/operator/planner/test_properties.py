@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kubealign.spec.status import AlignmentJobStatus, JobPhase
 from kubealign_operator.kube_views import pod_state
+from kubealign_operator.kube_views.kueue_view import KueueView, PodPlacement, WorkloadView, workload_view
 from kubealign_operator.kube_views.lenient_json import get_path
 from kubealign_operator.kube_views.observed_job import (
     DependencyView,
@@ -24,7 +25,7 @@ from kubealign_operator.planner.plan import ReconcilePlan
 from kubealign_operator.planner.planner import plan_reconcile
 from kubealign_operator.planner.validation import InvalidJob, parse_job
 from support.rendering.cluster import START, Cluster
-from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
+from support.rendering.jobs import PLATFORM, QUEUE, UID, ppo, sft, two_ranks
 
 Json = dict[str, Any]
 
@@ -145,6 +146,59 @@ def _pods(draw: st.DrawFn, job: str) -> list[Json]:
 
 
 @st.composite
+def _kueue(draw: st.DrawFn, job: str) -> KueueView:
+    workloads = []
+    for unit in draw(
+        st.lists(st.sampled_from(["", "rollout-0", "rollout-2", "odd"]), max_size=3, unique=True)
+    ):
+        condition = st.fixed_dictionaries(
+            {
+                "type": st.sampled_from(["QuotaReserved", "Admitted", "Evicted", "Finished", "PodsReady"]),
+                "status": st.sampled_from(["True", "True", "False", "Odd"]),
+                "reason": st.sampled_from(["Preempted", "Deactivated", ""]) | _garbage,
+                "message": st.text(max_size=9) | _garbage,
+            }
+        )
+        assignment = st.fixed_dictionaries(
+            {
+                "name": st.sampled_from(["rollout", "trainer", "control"]),
+                "count": st.sampled_from([0, 1, 2, 3, -1]) | _garbage,
+                "flavors": st.just({"cpu": "default"}) | _garbage,
+            }
+        )
+        workload = {
+            "metadata": {
+                "name": f"{job}-{unit}",
+                "uid": f"workload-{unit}",
+                "resourceVersion": "3",
+                "labels": {"kubealign.dev/unit": unit} if unit else {},
+                "ownerReferences": [
+                    {
+                        "apiVersion": "kubealign.dev/v1alpha1",
+                        "kind": "AlignmentJob",
+                        "uid": draw(st.sampled_from([UID, UID, "another"])),
+                        "controller": True,
+                    }
+                ],
+            },
+            "spec": {"active": draw(st.sampled_from([True, True, False])), "podSets": draw(_garbage)},
+            "status": {
+                "conditions": draw(st.lists(condition, max_size=5) | _garbage),
+                "admission": draw(
+                    st.none()
+                    | st.fixed_dictionaries({"podSetAssignments": st.lists(assignment, max_size=3)})
+                    | _garbage
+                ),
+                "reclaimablePods": draw(st.just([{"name": "rollout", "count": 1}]) | _garbage),
+                "admissionChecks": draw(_garbage),
+            },
+        }
+        workloads.append(workload_view(workload))
+    flavors = draw(st.sampled_from([{}, {"default": PodPlacement(node_selector={"pool": "a"})}]))
+    return KueueView(tuple(workloads), flavors, {}, draw(st.sampled_from([{}, {"research": 5}])))
+
+
+@st.composite
 def _past(draw: st.DrawFn) -> Any:
     if draw(st.integers(0, 9)) == 0:
         return draw(_garbage)
@@ -201,6 +255,8 @@ def _worlds(draw: st.DrawFn) -> tuple[ObservedState, datetime]:
     )
     job["status"] = draw(_past())
     if draw(st.booleans()):
+        job["metadata"]["labels"] = dict(QUEUE)
+    if draw(st.booleans()):
         job["spec"]["suspend"] = draw(st.booleans())
     if draw(st.integers(0, 4)) == 0:
         position = draw(st.sampled_from([job, job["metadata"], job["spec"], job["spec"]["checkpoint"]]))
@@ -229,12 +285,21 @@ def _worlds(draw: st.DrawFn) -> tuple[ObservedState, datetime]:
         progress=draw(
             st.none() | st.builds(DriverProgress, step=st.integers(0, 10), waiting_for=st.text(max_size=5))
         ),
+        kueue=draw(_kueue(name)),
     )
     return observed, draw(st.just(START) | st.datetimes(timezones=st.just(UTC)))
 
 
 def _answer(observed: ObservedState, now: datetime) -> ReconcilePlan:
-    return plan_reconcile(observed, now, PLATFORM)
+    return plan_reconcile(observed, now, replace(PLATFORM, uses_kueue=True))
+
+
+def _is_admitted(view: WorkloadView) -> bool:
+    """Return True if Kueue has admitted the job as a whole."""
+    states = {item.get("type"): item.get("status") for item in reversed(view.conditions)}
+    blocked = "True" in (states.get("Evicted"), states.get("Finished"))
+    is_own = view.owner_uid == UID and not view.unit
+    return is_own and view.has_reservation and states.get("Admitted") == "True" and not blocked
 
 
 @pytest.mark.slow
@@ -262,6 +327,8 @@ def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
     world: tuple[ObservedState, datetime],
 ) -> None:
     observed, now = world
+    # The worlds have jobs without a uid, too: no pod is theirs.
+    uid = get_path(observed.job, "metadata", "uid") or None
     rendered = _answer(observed, now)
     created = [item["metadata"]["name"] for item in rendered.create if item["kind"] == "Pod"]
     assert not set(created) & {pod.name for pod in observed.pods}
@@ -270,7 +337,7 @@ def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
     live = {
         pod.labels.get("kubealign.dev/process")
         for pod in observed.pods
-        if pod.owner_uid == UID and pod not in ended
+        if pod.owner_uid == uid and pod not in ended
     }
     processes = [
         item["metadata"]["labels"]["kubealign.dev/process"]
@@ -281,7 +348,7 @@ def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
     assert not live & set(processes), "two pods of one process may run"
     removed = [(item.name, item.uid) for item in (*rendered.delete, *rendered.stop)]
     assert len(removed) == len(set(removed))
-    own = {(pod.name, pod.uid) for pod in observed.pods if pod.owner_uid == UID}
+    own = {(pod.name, pod.uid) for pod in observed.pods if pod.owner_uid == uid}
     assert set(removed) <= own
     assert not set(removed) & {(pod.name, pod.uid) for pod in ended}
 
@@ -436,3 +503,16 @@ def test_a_job_finishes_once_under_any_sequence_of_faults(job: str, story: list[
     cluster.objects.clear()
     cluster.settle()
     assert len(cluster.made) == count
+
+
+@pytest.mark.slow
+@settings(**_WIDE)
+@given(_worlds())
+def test_a_queued_job_has_pods_only_while_it_is_admitted(world: tuple[ObservedState, datetime]) -> None:
+    observed, now = world
+    plan = _answer(observed, now)
+    created = [item for item in plan.create if item["kind"] == "Pod"]
+    if get_path(observed.job, "metadata", "labels") == QUEUE and created:
+        assert any(map(_is_admitted, observed.kueue.workloads))
+    own = {(view.name, view.uid) for view in observed.kueue.workloads if view.owner_uid == UID}
+    assert {(change.name, change.uid) for change in plan.workload_changes} <= own

@@ -60,15 +60,3 @@ def test_a_failed_replica_restarts_alone_while_the_job_runs() -> None:
     cluster.serve()
     cluster.settle()
     assert cluster.counted("reference") == (2, 2)
-
-
-def test_the_queue_admits_all_replicas_together() -> None:
-    cluster = running()
-    group, total = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
-    together = {
-        name: pod["metadata"]["annotations"][total]
-        for name, pod in cluster.pods.items()
-        if group in pod["metadata"]["labels"]
-    }
-    members = [*SCORERS, "rollout-0", "trainer-0"]
-    assert together == dict.fromkeys(map(cluster.name, members), str(len(members)))

@@ -38,15 +38,6 @@ def test_the_scale_selector_does_not_ask_for_ranks_of_rollout_workers() -> None:
     assert status["selector"] == f"kubealign.dev/job-uid={UID},kubealign.dev/group=rollout"
 
 
-def test_all_pods_are_admitted_together() -> None:
-    cluster = running()
-    counts = {
-        cluster.pods[cluster.name(name)]["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"]
-        for name in ["trainer-0", "rollout-0", *PODS]
-    }
-    assert counts == {str(len(PODS) + 2)}
-
-
 def test_a_failed_rank_restarts_its_replica_and_no_other() -> None:
     cluster = running()
     cluster.pass_time(100)

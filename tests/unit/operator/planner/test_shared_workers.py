@@ -72,18 +72,3 @@ def test_scaling_adds_and_removes_whole_workers() -> None:
     cluster.finish_leaving()
     cluster.settle()
     assert (cluster.counted("rollout"), cluster.job["status"]["rolloutReplicas"]) == ((1, 1), 1)
-
-
-def test_the_queue_admits_whole_workers() -> None:
-    """Trainer, reward and both pods of the first worker form one group, without the second worker."""
-    cluster = running()
-    group, total = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
-    together = {
-        name: pod["metadata"]["annotations"][total]
-        for name, pod in cluster.pods.items()
-        if group in pod["metadata"]["labels"]
-    }
-    assert together == dict.fromkeys(
-        ["shared-reward-exact-0-0", "shared-rollout-0-0", "shared-rollout-0-r1-0", "shared-trainer-0-0"],
-        str(len(together)),
-    )

@@ -146,7 +146,7 @@ def test_pods_are_indexed_by_job() -> None:
     pods.put(_pod("one-b", 1))
     pods.put(_pod("one-a", 2))
     pods.put(_pod("two-a", 3, job="two"))
-    assert [view.name for view in pods.pods_of_job(ONE)] == ["one-a", "one-b"]
+    assert [view.name for view in pods.of_job(ONE)] == ["one-a", "one-b"]
     assert notified.since() == ["team/one", "team/one", "team/two"]
 
 
@@ -167,7 +167,7 @@ def test_a_late_answer_does_not_restore_a_deleted_pod() -> None:
     pods.remove(_pod("one-a", 6))
     pods.advance_to(None, 6)
     pods.record_write(_pod("one-a", 3))
-    assert pods.pods_of_job(ONE) == ()
+    assert pods.of_job(ONE) == ()
 
 
 def test_a_late_removal_keeps_the_successor_pod() -> None:
@@ -175,7 +175,7 @@ def test_a_late_removal_keeps_the_successor_pod() -> None:
     pods.put(_pod("one-a", 4))
     pods.record_write(_pod("one-a", 9, uid="next"))
     pods.remove(_pod("one-a", 6))
-    assert [view.uid for view in pods.pods_of_job(ONE)] == ["next"]
+    assert [view.uid for view in pods.of_job(ONE)] == ["next"]
 
 
 def test_an_unreadable_job_is_known_by_its_metadata_and_recovers() -> None:

@@ -1,0 +1,1 @@
+"""Admission of jobs by Kueue (https://kueue.sigs.k8s.io)."""

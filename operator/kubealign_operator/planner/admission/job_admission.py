@@ -1,0 +1,235 @@
+"""Kueue's answer for a job: its Workloads, and the pods that they cover.
+
+A job asks with one Workload for all of its pods, and has no pod before Kueue has admitted it. Of the rollout
+workers above `minReplicas` Kueue may admit a part. The others, and those that are added later, ask with a
+Workload each.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubealign.process_settings import Role
+from kubealign.roles import Process
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.status import DependencyResult, ResultLocation
+from kubealign_operator.kube_views.kueue_view import KueueView, PodPlacement, WorkloadView
+from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.pod import build_pod
+from kubealign_operator.manifests.pod_placement import admission_placement
+from kubealign_operator.manifests.workload import (
+    PodSet,
+    TooManyPodSets,
+    WorkloadPriority,
+    digest_of,
+    pod_set_of,
+    pod_sets,
+    priority_class_name,
+    queue_of,
+    template_priority,
+    workload,
+)
+from kubealign_operator.planner.admission.workload_status import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    QUOTA_RESERVED,
+)
+from kubealign_operator.planner.snapshot import JobSnapshot
+
+
+@dataclass(frozen=True)
+class JobAdmission:
+    """Kueue's answer for a queued job.
+
+    Attributes:
+        problem: Reason why the job cannot ask for quota; empty: it can.
+        sets: Pod sets of the job; empty where there is a problem.
+        manifest: Workload that the job needs as a whole; empty where there is a problem.
+        main: Existing Workload of the job as a whole; None: there is none.
+        workers: Name of a rollout worker -> its own Workload.
+    """
+
+    context: RenderContext
+    kueue: KueueView
+    queue: str
+    problem: str = ""
+    sets: tuple[PodSet, ...] = ()
+    priority: WorkloadPriority | None = None
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    main: WorkloadView | None = None
+    workers: Mapping[str, WorkloadView] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Reason of the job's condition Admitted, one word."""
+        if not self.obstacle:
+            return "Admitted"
+        main = self.main
+        if main is not None and main.is_true(EVICTED) and main.has_reservation:
+            return "Evicted"
+        return "Inactive" if main is not None and not main.is_active else "Queued"
+
+    @property
+    def obstacle(self) -> str:
+        """Why the job has no quota; empty: it has.
+
+        A job that runs keeps its quota until Kueue evicts it, also where it could not ask again.
+        """
+        main = self.main
+        if main is not None and is_admitted(main):
+            return ""
+        if self.problem:
+            return self.problem
+        if main is None:
+            return f"waits in queue {self.queue} of Kueue"
+        if main.is_deleting or main.is_true(FINISHED):
+            return f"waits for the deletion of Workload {main.name}"
+        if main.is_true(EVICTED) and main.has_reservation:
+            cause = main.message(EVICTED).rstrip(".") or "no reason was given"
+            return f"evicted from queue {self.queue} of Kueue: {cause}"
+        if not main.is_active:
+            return f"waits until spec.active of Workload {main.name} is true"
+        detail = main.message(QUOTA_RESERVED)
+        if main.is_true(QUOTA_RESERVED):
+            detail = main.message(ADMITTED) or "its admission checks have not passed"
+        return f"waits in queue {self.queue} of Kueue" + (f": {detail}" if detail else "")
+
+    def is_outdated(self, view: WorkloadView, manifest: Mapping[str, Any]) -> bool:
+        """Return True if an existing Workload asks for something else than the job needs now."""
+        return bool(manifest) and view.digest != digest_of(manifest)
+
+    def covered_workers(self, world_size: int) -> int:
+        """Return the number of rollout workers that the quota of the job as a whole covers.
+
+        Args:
+            world_size: Number of pods of a worker.
+        """
+        main, name = self.main, self._rollout_set
+        assignment = None if main is None else main.assignments.get(name)
+        if main is None or assignment is None:
+            return 0
+        # Kueue subtracts from the pods that were asked for, not from those that were admitted.
+        kept = main.pod_counts.get(name, assignment.count) - main.reclaimable.get(name, 0)
+        return max(0, min(assignment.count, kept)) // world_size
+
+    def worker_manifest(self, unit: str, members: Sequence[Process]) -> Mapping[str, Any]:
+        """Return the Workload with which one rollout worker asks for quota."""
+        base = pod_set_of(members[0], self.sets)
+        only = PodSet(base.name, base.groups, len(members), None, base.template)
+        return workload(self.context, [only], self.priority, unit)
+
+    def placements(self, process: Process) -> tuple[PodPlacement, ...]:
+        """Return the scheduling fields that Kueue's answer adds to the pod of a process.
+
+        Raises:
+            UnknownFlavor: A ResourceFlavor of the assignment does not exist.
+        """
+        view = self.workers.get(process.unit) or self.main
+        if view is None:
+            return ()
+        name = pod_set_of(process, self.sets).name
+        assignment = view.assignments.get(name)
+        flavors = () if assignment is None else assignment.flavors
+        missing = [flavor for flavor in flavors if flavor not in self.kueue.flavors]
+        if missing:
+            raise UnknownFlavor(f"ResourceFlavor {missing[0]}, which Kueue has assigned, does not exist")
+        updates = tuple(update for update in view.pod_set_updates if update.pod_set == name)
+        assigned = tuple(self.kueue.flavors[flavor] for flavor in flavors)
+        return (*assigned, *updates, admission_placement(view.name, name))
+
+    @property
+    def _rollout_set(self) -> str:
+        return next((each.name for each in self.sets if Role.ROLLOUT in each.groups), Role.ROLLOUT.value)
+
+
+class UnknownFlavor(LookupError):
+    """A ResourceFlavor that Kueue has assigned does not exist."""
+
+
+def is_admitted(view: WorkloadView) -> bool:
+    """Return True if the pods of the Workload may run."""
+    return (
+        view.has_reservation
+        and view.is_true(ADMITTED)
+        and view.is_active
+        and not view.is_true(EVICTED)
+        and not view.is_true(FINISHED)
+        and not view.is_deleting
+    )
+
+
+def own_workloads(snapshot: JobSnapshot) -> tuple[WorkloadView, ...]:
+    """Return the Workloads that the job controls."""
+    return tuple(
+        view for view in snapshot.observed.kueue.workloads if view.owner_uid == snapshot.uid and snapshot.uid
+    )
+
+
+def render_context(
+    snapshot: JobSnapshot,
+    job: AlignmentJob,
+    dependencies: Sequence[DependencyResult],
+    checkpoint_source: ResultLocation | None,
+    credentials_generation: int = 1,
+) -> RenderContext:
+    """Return the context from which the manifests of the job are built."""
+    return RenderContext(
+        snapshot.name,
+        snapshot.namespace,
+        snapshot.uid,
+        job,
+        snapshot.platform,
+        tuple(dependencies),
+        checkpoint_source,
+        credentials_generation,
+    )
+
+
+def job_admission(
+    snapshot: JobSnapshot,
+    job: AlignmentJob,
+    dependencies: Sequence[DependencyResult],
+    checkpoint_source: ResultLocation | None,
+) -> JobAdmission | None:
+    """Return Kueue's answer for the job; None: no queue admits it."""
+    context = render_context(snapshot, job, dependencies, checkpoint_source)
+    queue = queue_of(context) if snapshot.platform.uses_kueue else ""
+    if not queue:
+        return None
+    kueue = snapshot.observed.kueue
+    views = own_workloads(snapshot)
+    main = next((view for view in views if not view.unit), None)
+    workers = {view.unit: view for view in views if view.unit}
+    try:
+        sets = pod_sets(context, snapshot.processes, lambda process: build_pod(context, process, 0))
+        priority = _priority(context, sets, kueue)
+    except (TooManyPodSets, UnknownPriorityClass) as error:
+        return JobAdmission(context, kueue, queue, str(error), main=main, workers=workers)
+    manifest = workload(context, sets, priority)
+    return JobAdmission(context, kueue, queue, "", sets, priority, manifest, main, workers)
+
+
+class UnknownPriorityClass(LookupError):
+    """The priority class of a job does not exist."""
+
+
+def _priority(context: RenderContext, sets: Sequence[PodSet], kueue: KueueView) -> WorkloadPriority | None:
+    """Return the priority of the job, in Kueue's order: that of its label, then that of its pods."""
+    name = priority_class_name(context)
+    if name:
+        value = kueue.workload_priorities.get(name)
+        if value is None:
+            raise UnknownPriorityClass(
+                f"waits for WorkloadPriorityClass {name}: the job's label names it, and it does not exist"
+            )
+        return WorkloadPriority("kueue.x-k8s.io", "WorkloadPriorityClass", name, value)
+    name = template_priority(sets)
+    if not name:
+        return None
+    value = kueue.pod_priorities.get(name)
+    if value is None:
+        raise UnknownPriorityClass(
+            f"waits for PriorityClass {name}: a pod template names it, and it does not exist"
+        )
+    return WorkloadPriority("scheduling.k8s.io", "PriorityClass", name, value)

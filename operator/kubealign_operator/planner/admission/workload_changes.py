@@ -1,0 +1,173 @@
+"""Changes of a job's Workloads: creation, deletion, and the reports of their owner."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubealign.process_settings import Role
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.kube_views.kueue_view import WorkloadView
+from kubealign_operator.planner import start_order
+from kubealign_operator.planner.admission.job_admission import JobAdmission, is_admitted, own_workloads
+from kubealign_operator.planner.admission.workload_status import (
+    EVICTED,
+    FINISHED,
+    PODS_READY,
+    finish,
+    give_back,
+    release_reservation,
+    report_pods_ready,
+)
+from kubealign_operator.planner.plan import PodDeletion, WorkloadChange, WorkloadDeletion
+from kubealign_operator.planner.pod_actions import delete_pods
+from kubealign_operator.planner.process_units import ProcessUnit
+from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
+
+#: Rollout workers beyond the admitted ones that ask Kueue for quota at the same time.
+MAX_WAITING_WORKERS = 8
+
+
+@dataclass
+class WorkloadActions:
+    """Changes of Workloads and of the pods that they no longer cover.
+
+    Attributes:
+        create: Manifests of missing Workloads.
+        delete_pods: Pods of rollout workers that Kueue has evicted.
+        unadmitted: Names of rollout workers that must not start.
+    """
+
+    changes: list[WorkloadChange] = field(default_factory=list)
+    create: list[dict[str, Any]] = field(default_factory=list)
+    delete_pods: list[PodDeletion] = field(default_factory=list)
+    unadmitted: set[str] = field(default_factory=set)
+
+
+def delete_workloads(snapshot: JobSnapshot) -> list[WorkloadChange]:
+    """Delete all Workloads of a job that has no pods and wants none."""
+    return [_deletion(view) for view in own_workloads(snapshot) if not view.is_deleting]
+
+
+def finish_workloads(snapshot: JobSnapshot, *, succeeded: bool) -> list[WorkloadChange]:
+    """Finish the Workloads of a finished job once none of its processes runs."""
+    if live_pods(snapshot.pods):
+        return []
+    message = snapshot.previous_status.message or ""
+    return [
+        finish(view, succeeded, message, snapshot.timestamp)
+        for view in own_workloads(snapshot)
+        if not view.is_true(FINISHED) and not view.is_deleting
+    ]
+
+
+def request_admission(snapshot: JobSnapshot, admission: JobAdmission) -> WorkloadActions:
+    """Ask Kueue for the quota of a job without pods, with a new Workload where the existing one is of no use
+    any more.
+    """
+    actions = WorkloadActions()
+    for view in admission.workers.values():
+        if not view.is_deleting:
+            actions.changes.append(_deletion(view))
+    main = admission.main
+    if main is None:
+        if not admission.problem:
+            actions.create.append(dict(admission.manifest))
+    elif not main.is_deleting and _must_be_replaced(admission, main):
+        actions.changes.append(_deletion(main))
+    elif main.is_true(EVICTED) and main.has_reservation:
+        actions.changes.append(release_reservation(main, snapshot.timestamp))
+    return actions
+
+
+def maintain_workloads(
+    snapshot: JobSnapshot,
+    admission: JobAdmission,
+    units: Sequence[ProcessUnit],
+    *,
+    running: bool,
+) -> WorkloadActions:
+    """Keep the Workloads of an admitted job in line with its rollout workers.
+
+    Args:
+        running: Everything that the driver needs is ready, or was.
+    """
+    actions = WorkloadActions()
+    main = admission.main
+    if main is not None and running and not main.is_true(PODS_READY):
+        actions.changes.append(report_pods_ready(main, snapshot.timestamp))
+    workers = [unit for unit in units if unit.group == Role.ROLLOUT]
+    covered = 0 if not workers else admission.covered_workers(len(workers[0].members))
+    for index, unit in enumerate(workers):
+        if index >= covered:
+            _maintain_worker(snapshot, admission, unit, actions)
+    _remove_surplus(snapshot, admission, workers, covered, actions)
+    return actions
+
+
+def _maintain_worker(
+    snapshot: JobSnapshot, admission: JobAdmission, unit: ProcessUnit, actions: WorkloadActions
+) -> None:
+    """Keep the Workload of a rollout worker that the job's own Workload does not cover."""
+    view = admission.workers.get(unit.name)
+    if view is not None and is_admitted(view):
+        if start_order.is_complete(unit) and not view.is_true(PODS_READY):
+            actions.changes.append(report_pods_ready(view, snapshot.timestamp))
+        return
+    actions.unadmitted.add(unit.name)
+    pods = [pod for _, pod in (*unit.current_pods, *unit.stale_pods)]
+    actions.delete_pods += delete_pods(pods)
+    if any(not pod_state.is_leftover(pod) for pod in pods):
+        return
+    if view is None:
+        if not admission.problem and len(actions.unadmitted) <= MAX_WAITING_WORKERS:
+            members = [member.process for member in unit.members]
+            actions.create.append(dict(admission.worker_manifest(unit.name, members)))
+    elif view.is_deleting:
+        return
+    elif view.is_true(FINISHED):
+        actions.changes.append(_deletion(view))
+    elif view.is_true(EVICTED) and view.has_reservation:
+        actions.changes.append(release_reservation(view, snapshot.timestamp))
+
+
+def _remove_surplus(
+    snapshot: JobSnapshot,
+    admission: JobAdmission,
+    workers: Sequence[ProcessUnit],
+    covered: int,
+    actions: WorkloadActions,
+) -> None:
+    """Give back the quota of rollout workers that the job no longer has, once their pods have ended."""
+    own = {unit.name for unit in workers[covered:]}
+    wanted = {member.process.name for unit in workers for member in unit.members}
+    present = {snapshot.process_name(pod) for pod in snapshot.remaining_pods}
+    for name, view in admission.workers.items():
+        if name not in own and not view.is_deleting and not _has_pods(name, present):
+            actions.changes.append(_deletion(view))
+    main = admission.main
+    if main is None or not workers or len(workers) >= covered:
+        return
+    if not any(name.startswith(f"{Role.ROLLOUT}-") for name in present - wanted):
+        world_size = len(workers[0].members)
+        pod_set = next(each for each in admission.sets if Role.ROLLOUT in each.groups)
+        requested = main.pod_counts.get(pod_set.name, 0)
+        actions.changes.append(give_back(main, pod_set.name, requested - len(workers) * world_size))
+
+
+def _has_pods(unit: str, processes: set[str]) -> bool:
+    return any(name == unit or name.startswith(f"{unit}-r") for name in processes)
+
+
+def _must_be_replaced(admission: JobAdmission, main: WorkloadView) -> bool:
+    """Return True if Kueue should get a new Workload: it has finished, or the job needs other quota now."""
+    if main.is_true(FINISHED):
+        return True
+    if main.has_reservation and not main.is_true(EVICTED):
+        return False
+    # Kueue queues a Workload that it has deactivated itself never again, even if it is active again.
+    is_abandoned = main.is_active and not main.has_reservation and main.was_deactivated_by_kueue
+    return is_abandoned or admission.is_outdated(main, admission.manifest) or bool(main.reclaimable)
+
+
+def _deletion(view: WorkloadView) -> WorkloadDeletion:
+    return WorkloadDeletion(view.name, view.uid)
