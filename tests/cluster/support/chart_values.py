@@ -72,5 +72,6 @@ VALUES: dict[str, Json] = {
         "networkPolicy": {"metricsFrom": []},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     },
+    "kueue": {"kueue": {"enabled": True}, "watchNamespaces": ["team-a"]},
     "no-policies": {"networkPolicy": {"enabled": False}, "crds": {"install": False}},
 }

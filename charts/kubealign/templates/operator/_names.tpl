@@ -23,6 +23,7 @@ platform:
     {{- toYaml .Values.jobs.defaultResources | nindent 4 }}
   runAsUser: {{ int64 .Values.jobs.runAsUser }}
   fsGroup: {{ int64 .Values.jobs.fsGroup }}
+  usesKueue: {{ .Values.kueue.enabled }}
   maxProcesses: {{ int64 .Values.jobs.maxProcesses }}
   credentialsLifetimeDays: {{ int64 .Values.jobs.credentialsLifetimeDays }}
 {{- if include "kubealign.redis.host" . }}
@@ -76,4 +77,22 @@ logLevel: {{ .Values.operator.logLevel }}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- if .Values.kueue.enabled }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+{{- end }}
+{{- end }}
+
+{{/* The operator's rights on Kueue's objects of the cluster, which describe nodes and priorities. */}}
+{{- define "kubealign.operator.kueueRules" -}}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors, workloadpriorityclasses]
+  verbs: [list, watch]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [list, watch]
 {{- end }}
