@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 CredentialsIssued = Callable[[JobKey, str, str, int], None]
 #: Called with (job, events) once the status to which the events belong is written.
 AnnounceEvents = Callable[[Json, tuple[PlannedEvent, ...]], None]
+#: Called with (job with its previous status, new status, events) once the new status is written.
+StatusWritten = Callable[[Json, Mapping[str, Any], tuple[PlannedEvent, ...]], None]
 
 # Statuses of a creation that concern the request itself: a retry of the same request does not help.
 _PERMANENT_ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -71,12 +73,14 @@ class PlanExecutor:
         redis_ca: bytes | None,
         on_credentials_issued: CredentialsIssued,
         announce: AnnounceEvents,
+        on_status_written: StatusWritten = lambda job, status, events: None,
     ) -> None:
         self._api = api
         self._state = state
         self._redis_ca = redis_ca
         self._on_credentials_issued = on_credentials_issued
         self._announce = announce
+        self._on_status_written = on_status_written
         self._write_slots = asyncio.Semaphore(MAX_WRITES_IN_FLIGHT)
 
     async def execute(self, key: JobKey, job: WatchedJob, plan: ReconcilePlan) -> ExecutionResult:
@@ -125,6 +129,7 @@ class PlanExecutor:
             raise
         result.changed = True
         self._state.jobs.record_write(answer)
+        self._on_status_written(tracked.resource, plan.status, plan.events)
 
     async def _create_credentials(
         self, key: JobKey, job: WatchedJob, need: CredentialsRequest, result: ExecutionResult

@@ -153,6 +153,7 @@ class OperatorManager:
             if self._users is not None
             else lambda key, uid, password, generation: None,
             announce=self._recorder.record,
+            on_status_written=self._metrics.lifecycle.record_status,
         )
 
         def planner(observed: ObservedState, now: datetime) -> ReconcilePlan:

@@ -1,11 +1,12 @@
 """Prometheus metrics of the operator."""
 
 import time
-from collections import Counter as Tally
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
+
+from kubealign_operator.controller.lifecycle_metrics import JobPhases, LifecycleMetrics
 
 _CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
 _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
@@ -53,7 +54,6 @@ class OperatorMetrics:
             ("reason",),
             registry=self._registry,
         )
-        self._jobs = Gauge("kubealign_jobs", "Jobs by phase.", ("phase",), registry=self._registry)
         self._depth = Gauge(
             "kubealign_operator_queue_depth", "Jobs that wait to be reconciled.", registry=self._registry
         )
@@ -86,12 +86,13 @@ class OperatorMetrics:
             "Kubernetes events that were dropped.",
             registry=self._registry,
         )
-        self._phases: Callable[[], Iterable[str]] = tuple
-        self._seen_phases: set[str] = set()
+        #: Metrics of the jobs' lifecycle, by namespace.
+        self.lifecycle = LifecycleMetrics(self._registry, clock)
+        self._phases: JobPhases = tuple
         self._clock = clock
         self._phases_due = clock()
 
-    def observe(self, phases: Callable[[], Iterable[str]], depth: Callable[[], float]) -> None:
+    def observe(self, phases: JobPhases, depth: Callable[[], float]) -> None:
         """Set the sources of the job phases and the queue depth, which are read for scrapes."""
         self._phases = phases
         self._depth.set_function(depth)
@@ -130,12 +131,6 @@ class OperatorMetrics:
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         if self._clock() >= self._phases_due:
-            self._count_phases()
+            self.lifecycle.count_jobs(self._phases())
             self._phases_due = self._clock() + _PHASES_SECONDS
         return generate_latest(self._registry)
-
-    def _count_phases(self) -> None:
-        tally = Tally(self._phases())
-        self._seen_phases |= tally.keys()
-        for phase in self._seen_phases:
-            self._jobs.labels(phase or "Unseen").set(tally[phase])

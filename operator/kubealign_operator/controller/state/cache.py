@@ -102,8 +102,9 @@ class JobStore:
     def items(self) -> Iterable[tuple[JobKey, WatchedJob]]:
         return self._jobs.items()
 
-    def phases(self) -> Iterator[str]:
-        return (job.phase for job in self._jobs.values())
+    def phases(self) -> Iterator[tuple[str, str]]:
+        """Return namespace and phase of each job."""
+        return ((key.namespace, job.phase) for key, job in self._jobs.items())
 
     def put(self, item: Json) -> None:
         key = JobKey(item["metadata"]["namespace"], item["metadata"]["name"])
