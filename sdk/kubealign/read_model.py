@@ -133,15 +133,19 @@ class ReadModelClient:
 
     Every method raises ReadModelUnavailable, and ReadModelUnreadable for a key of another type, an entry
     that is too large, or one that is not a JSON object.
+
+    Args:
+        max_page_bytes: Size of the largest reply, and after which a page of a stream ends.
     """
 
-    def __init__(self, access: RedisAccess) -> None:
+    def __init__(self, access: RedisAccess, max_page_bytes: int = MAX_PAGE_BYTES) -> None:
         from kubealign.redis_replies import bounded_redis
 
         self._prefix = access.prefix
+        self._max_page_bytes = max_page_bytes
         # One retry, for an idle connection that broke; more would keep the caller waiting.
         self._redis: Any = bounded_redis(
-            MAX_PAGE_BYTES, timeout_seconds=_TIMEOUT_SECONDS, retries=1, **access.options
+            max_page_bytes, timeout_seconds=_TIMEOUT_SECONDS, retries=1, **access.options
         )
 
     async def __aenter__(self) -> "ReadModelClient":
@@ -173,7 +177,7 @@ class ReadModelClient:
 
     async def metrics(self, after: str = STREAM_START, count: int = 1000) -> list[StepMetrics]:
         """Return the steps after this entry, oldest first: at most `count` of them, and no more than fit in
-        MAX_PAGE_BYTES. Only an empty page is the last one.
+        a page. Only an empty page is the last one.
         """
         page = await self._read_page("metrics", "xrange", f"({after}", "+", count)
         return [_parse_step_metrics(raw) for raw in page]
@@ -201,7 +205,7 @@ class ReadModelClient:
         step: int | None = None,
         newest: bool = False,
     ) -> list[SampleRecord]:
-        """Return at most `count` samples, and no more than fit in MAX_PAGE_BYTES.
+        """Return at most `count` samples, and no more than fit in a page.
 
         Without `step`, only an empty page is the last one.
 
@@ -223,7 +227,7 @@ class ReadModelClient:
     async def _samples_of_step(self, step: int, after: str) -> list[_RawEntry]:
         """Return samples of a step, newest first, read from the end to find the step's last attempt first.
 
-        The oldest ones that exceed MAX_PAGE_BYTES are left out.
+        The oldest ones that exceed a page are left out.
         """
         selected: list[_RawEntry] = []
         end, size = "+", 0
@@ -231,7 +235,7 @@ class ReadModelClient:
             for raw in page:
                 if raw.integer(b"step") == step:
                     size += raw.size
-                    if selected and size > MAX_PAGE_BYTES:
+                    if selected and size > self._max_page_bytes:
                         return selected
                     selected.append(raw)
                 elif selected:
@@ -261,7 +265,7 @@ class ReadModelClient:
     async def _read_page(
         self, stream: str, command: str, first: str, last: str, count: int
     ) -> list[_RawEntry]:
-        """Return at most `count` entries, and no more than fit in MAX_PAGE_BYTES, in the command's order."""
+        """Return at most `count` entries, and no more than fit in a page, in the command's order."""
         from kubealign.redis_replies import ReplyTooLarge
 
         page: list[_RawEntry] = []
@@ -272,14 +276,14 @@ class ReadModelClient:
                 entries = await self._send(stream, command, first, last, batch)
             except ReplyTooLarge as error:
                 if batch == 1:
-                    reason = f"the entry next to {first} exceeds {MAX_PAGE_BYTES} bytes"
+                    reason = f"the entry next to {first} exceeds {self._max_page_bytes} bytes"
                     raise ReadModelUnreadable(_unreadable(self._prefix + stream, reason)) from error
                 batch = 1
                 continue
             for entry, fields in entries:
                 raw = _RawEntry(self._prefix + stream, _decode(entry), fields)
                 size += raw.size
-                if page and size > MAX_PAGE_BYTES:
+                if page and size > self._max_page_bytes:
                     return page
                 page.append(raw)
             if len(entries) < batch:

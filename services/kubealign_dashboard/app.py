@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kubealign import __version__
 from kubealign_dashboard import page_files
@@ -11,6 +12,7 @@ from kubealign_dashboard.access import Access
 from kubealign_dashboard.api import openapi as openapi_document
 from kubealign_dashboard.api.recent_steps import RecentSteps
 from kubealign_dashboard.api.routes import changes, health, jobs, metrics, processes, session, streams
+from kubealign_dashboard.job_metrics.exporter import JobMetricsExporter
 from kubealign_dashboard.streams.hub import Hub, StreamLimits
 from kubealign_dashboard.streams.job_feed import PollIntervals
 from kubealign_dashboard.web import problems
@@ -36,6 +38,7 @@ def create_app(
     ready: Callable[[], Awaitable[str]] = _always_ready,
     poll_intervals: PollIntervals | None = None,
     stream_limits: StreamLimits | None = None,
+    job_metrics: JobMetricsExporter | None = None,
 ) -> FastAPI:
     """Create the application.
 
@@ -47,6 +50,7 @@ def create_app(
         ready: Returns why the service is not ready, or an empty text.
         poll_intervals: Intervals at which followed jobs are polled.
         stream_limits: Maximum numbers of open streams; None: the defaults.
+        job_metrics: Exports the metrics of jobs to scrapers; None: there is no such page.
     """
 
     @asynccontextmanager
@@ -73,6 +77,8 @@ def create_app(
     app.state.metrics = dashboard_metrics
     app.state.recent_steps = RecentSteps(access.reader)
     app.include_router(_monitoring_router(dashboard_metrics, ready))
+    if job_metrics is not None:
+        app.include_router(_job_metrics_router(job_metrics))
     app.include_router(_api_router())
     page_files.mount_page(app)
     problems.add_error_handlers(app)
@@ -114,5 +120,16 @@ def _monitoring_router(dashboard_metrics: DashboardMetrics, ready: Callable[[], 
     @router.get("/metrics")
     async def metrics() -> Response:
         return dashboard_metrics.render()
+
+    return router
+
+
+def _job_metrics_router(exporter: JobMetricsExporter) -> APIRouter:
+    """Build the route for a Prometheus with a token: the page names jobs, unlike /metrics."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/metrics/jobs")
+    async def job_metrics(request: Request) -> Response:
+        return Response(await exporter.page(request.state.caller), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -132,6 +132,15 @@ class ClusterAccess:
             raise Forbidden("this dashboard is read-only (dashboard.readOnly): use kubectl or the SDK")
         await self._rights.authorize(caller, verb, namespace, name, resource)
 
+    async def authorize_metrics(self, caller: Caller) -> None:
+        """Verify that the caller may scrape the metrics of all jobs.
+
+        Raises:
+            Forbidden: The caller may not.
+            Unavailable: The right cannot be reviewed.
+        """
+        await self._rights.authorize_metrics(caller)
+
     def backend_for(self, caller: Caller) -> JobBackend:
         api = self._api.with_token(caller.token)
         return ImpersonatingBackend(api, self._telemetry, self._namespace, self.cache)

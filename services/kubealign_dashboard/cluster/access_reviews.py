@@ -10,6 +10,9 @@ from kubealign_dashboard.cluster.ttl_cache import TTLCache
 
 ACCESS_REVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
+#: The path whose right scrapers of a cluster have: `nonResourceURLs: [/metrics]`.
+METRICS_PATH = "/metrics"
+
 # A granted or revoked right takes effect within this time.
 _TTL_SECONDS = 5.0
 _MAX_CACHED = 16384
@@ -40,6 +43,20 @@ class AccessReviews:
                 "ask its administrator for a role that allows it"
             )
 
+    async def authorize_metrics(self, caller: Caller) -> None:
+        """Verify the right to get the path /metrics, which scrapers have in Kubernetes.
+
+        Raises:
+            Forbidden: The caller does not have it.
+            Unavailable: It cannot be reviewed.
+        """
+        spec = _caller_spec(caller) | {"nonResourceAttributes": {"verb": "get", "path": METRICS_PATH}}
+        if not await self._cache.get(_cache_key(spec, METRICS_PATH), lambda: self._review(spec)):
+            raise Forbidden(
+                f"{caller.name} may not get {METRICS_PATH}: bind it to a ClusterRole with "
+                f"nonResourceURLs [{METRICS_PATH}] and verbs [get]"
+            )
+
     async def is_allowed(
         self,
         caller: Caller,
@@ -54,14 +71,7 @@ class AccessReviews:
             Unavailable: It cannot be reviewed.
         """
         spec = _review_spec(caller, verb, namespace, name, resource)
-        extra = spec.get("extra", {})
-        key = (
-            caller.name,
-            spec.get("uid"),
-            caller.groups,
-            tuple(sorted((field, tuple(values)) for field, values in extra.items())),
-            (verb, namespace, name, resource),
-        )
+        key = _cache_key(spec, (verb, namespace, name, resource))
         return await self._cache.get(key, lambda: self._review(spec))
 
     async def _review(self, spec: Json) -> tuple[bool, float]:
@@ -90,8 +100,23 @@ def _review_spec(caller: Caller, verb: str, namespace: str | None, name: str, re
         "namespace": namespace or "",
         "name": name,
     }
-    spec: Json = {"user": caller.name, "groups": list(caller.groups), "resourceAttributes": attributes}
+    return _caller_spec(caller) | {"resourceAttributes": attributes}
+
+
+def _caller_spec(caller: Caller) -> Json:
+    spec: Json = {"user": caller.name, "groups": list(caller.groups)}
     if isinstance(caller, ClusterCaller):
         spec["uid"] = caller.uid
         spec["extra"] = {field: list(values) for field, values in caller.extra.items()}
     return spec
+
+
+def _cache_key(spec: Json, request: Hashable) -> Hashable:
+    extra = spec.get("extra", {})
+    return (
+        spec["user"],
+        spec.get("uid"),
+        tuple(spec["groups"]),
+        tuple(sorted((field, tuple(values)) for field, values in extra.items())),
+        request,
+    )

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from kubealign.client.records import JobRecord, JobRef
@@ -19,6 +20,30 @@ SortKey = tuple[Any, str, str]
 
 #: Unused here, and half of a document's size.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+_MAX_ROLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RoleReadiness:
+    """Numbers of desired and of ready processes of one role."""
+
+    name: str
+    replicas: int
+    ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobActivity:
+    """The part of a job's status that its metrics show. Times are in seconds since the epoch; None: unset."""
+
+    completed_at: float | None
+    active_since: float | None
+    #: Duration of earlier active periods.
+    active_seconds: float
+    restarts: int
+    roles: tuple[RoleReadiness, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +61,7 @@ class CachedJob:
     #: Before the first step -1 and minus infinity, so that these jobs sort first.
     step: int
     reward: float
+    activity: JobActivity
 
     @property
     def record(self) -> JobRecord:
@@ -67,7 +93,34 @@ def cached_job(item: Json) -> CachedJob:
         algorithm=next(iter(spec.get("algorithm") or {}), ""),
         step=int(_number(status.get("step"), -1)),
         reward=_number(status.get("reward"), -math.inf),
+        activity=_activity(status),
     )
+
+
+def _activity(status: Mapping[str, Any]) -> JobActivity:
+    roles = status.get("roles")
+    return JobActivity(
+        completed_at=_timestamp(status.get("completionTime")),
+        active_since=_timestamp(status.get("activeSince")),
+        active_seconds=_number(status.get("activeSeconds"), 0.0),
+        restarts=int(_number(status.get("restarts"), 0)),
+        roles=tuple(
+            RoleReadiness(
+                role["name"], int(_number(role.get("replicas"), 0)), int(_number(role.get("ready"), 0))
+            )
+            for role in (roles[:_MAX_ROLES] if isinstance(roles, list) else ())
+            if isinstance(role, Mapping) and isinstance(role.get("name"), str)
+        ),
+    )
+
+
+def _timestamp(value: Any) -> float | None:
+    """Return the seconds since the epoch of a Kubernetes timestamp; None for anything else."""
+    try:
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def strip_unused_metadata(item: Mapping[str, Any]) -> Json:

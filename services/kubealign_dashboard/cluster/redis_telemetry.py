@@ -1,6 +1,7 @@
 """Metrics, samples and heartbeats of jobs from the platform's Redis, over one connection pool."""
 
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kubealign.client.records import JobRef
@@ -8,6 +9,7 @@ from kubealign.errors import MetricsUnreadable, Unavailable
 from kubealign.process_settings import RedisAccess
 from kubealign.read_model import (
     STREAM_START,
+    JobProgress,
     ReadModelClient,
     ReadModelUnavailable,
     ReadModelUnreadable,
@@ -16,6 +18,19 @@ from kubealign.read_model import (
 )
 
 Result = TypeVar("Result")
+
+# A step has a few hundred metrics, some 10 KiB. A job that stores more has no summary.
+_MAX_SUMMARY_BYTES = 256 * 2**10
+_DRIVER = "driver"
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """Newest telemetry of a job. `None` and an empty heartbeat: nothing was stored."""
+
+    progress: JobProgress | None = None
+    step: StepMetrics | None = None
+    driver: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RedisTelemetry:
@@ -27,9 +42,11 @@ class RedisTelemetry:
 
     def __init__(self, access: RedisAccess) -> None:
         self._model = ReadModelClient(access)
+        self._summary_model = ReadModelClient(access, _MAX_SUMMARY_BYTES)
 
     async def close(self) -> None:
         await self._model.__aexit__(None, None, None)
+        await self._summary_model.__aexit__(None, None, None)
 
     async def metrics(
         self, ref: JobRef, after: str = STREAM_START, count: int = 1000
@@ -50,8 +67,18 @@ class RedisTelemetry:
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         return await _translate_errors(self._job_model(ref).heartbeats(processes))
 
+    async def summary(self, ref: JobRef) -> JobSummary:
+        """Return the newest telemetry of a job, in few small replies."""
+        model = self._summary_model.with_prefix(_prefix(ref))
+        heartbeats = await _translate_errors(model.heartbeats([_DRIVER]))
+        return JobSummary(
+            await _translate_errors(model.progress()),
+            await _translate_errors(model.newest_metrics()),
+            heartbeats.get(_DRIVER, {}),
+        )
+
     def _job_model(self, ref: JobRef) -> ReadModelClient:
-        return self._model.with_prefix(f"kubealign:{ref.namespace}:{ref.name}:")
+        return self._model.with_prefix(_prefix(ref))
 
 
 class NoTelemetry:
@@ -78,6 +105,13 @@ class NoTelemetry:
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         return {}
+
+    async def summary(self, ref: JobRef) -> JobSummary:
+        return JobSummary()
+
+
+def _prefix(ref: JobRef) -> str:
+    return f"kubealign:{ref.namespace}:{ref.name}:"
 
 
 async def _translate_errors(call: Awaitable[Result]) -> Result:

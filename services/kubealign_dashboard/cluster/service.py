@@ -17,6 +17,7 @@ from kubealign_dashboard.cluster.access import ClusterAccess
 from kubealign_dashboard.cluster.certificate_reload import reload_on_change
 from kubealign_dashboard.cluster.redis_telemetry import NoTelemetry, RedisTelemetry
 from kubealign_dashboard.cluster.settings import DashboardSettings, ListenAddress, SettingsError
+from kubealign_dashboard.job_metrics.exporter import JobMetricsExporter
 from kubealign_dashboard.server import DashboardServer
 from kubealign_dashboard.streams.hub import StreamLimits
 
@@ -64,7 +65,10 @@ async def run(settings: DashboardSettings) -> None:
             return access.not_ready_reason() or ""
 
         limits = StreamLimits(per_caller=settings.streams_per_user)
-        app = create_app(access, ready=ready, stream_limits=limits)
+        exporter = JobMetricsExporter(
+            lambda: access.cache.in_order("created"), telemetry, access.authorize_metrics
+        )
+        app = create_app(access, ready=ready, stream_limits=limits, job_metrics=exporter)
         app.state.metrics.register(access.unreadable_objects)
         app.state.metrics.add_gauge("jobs", "Jobs in the cache.", lambda: len(access.cache))
         app.state.metrics.add_gauge(

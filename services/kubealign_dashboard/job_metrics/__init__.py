@@ -1,0 +1,1 @@
+"""Metrics of running jobs, re-exported from the platform's Redis for a cluster's Prometheus."""
