@@ -10,9 +10,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from kubealign_dashboard.job_metrics.exporter import PAGE_JOBS, REDIS_UP
+from kubealign_dashboard.job_metrics.families import FAMILIES, STEP_METRICS
 from kubealign_dashboard.web.prometheus import DashboardMetrics
-from kubealign_operator.controller.metrics import OperatorMetrics as OperatorMetrics
-from kubealign_services.telemetry.metrics import ProcessMetrics as ProcessMetrics
+from kubealign_operator.controller.metrics import OperatorMetrics
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "kubealign" / "files"
@@ -23,8 +24,10 @@ RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in gr
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 
 #: Keywords of the query language.
-WORDS = {"absent", "by", "changes", "delta", "histogram_quantile", "increase", "label_values", "le", "max"}
-WORDS |= {"rate", "sum"}
+WORDS = {"absent", "by", "delta", "histogram_quantile", "increase", "label_values", "le", "max", "or"}
+WORDS |= {"rate", "sum", "time"}
+#: Labels that a query of the board takes values of.
+QUERIED_LABELS = {"namespace", "job_name"}
 
 
 class Hub:
@@ -35,13 +38,12 @@ class Hub:
 
 
 def exported() -> set[str]:
-    """Return the names of all metrics that operator, dashboard and roles export."""
+    """Return the names of all metrics that operator and dashboard export."""
     registries: list[CollectorRegistry] = [
         OperatorMetrics()._registry,
         DashboardMetrics(Hub())._registry,  # type: ignore[arg-type]
-        ProcessMetrics("sums", "driver", "driver").registry,
     ]
-    names = set()
+    names = {PAGE_JOBS, REDIS_UP, *(family.name for family in FAMILIES)}
     for registry in registries:
         for collector in list(registry._collector_to_names):
             names |= set(registry._collector_to_names[collector])
@@ -66,28 +68,23 @@ def test_every_metric_is_exported(expression: str) -> None:
     labels = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", bare))
     grouped = {name.strip() for group in re.findall(r"by \(([^)]*)\)", bare) for name in group.split(",")}
     others = set(re.findall(r"[a-zA-Z_]\w*", bare)) - names - labels - grouped
-    assert others <= WORDS | {"pod", "namespace"}
+    assert others <= WORDS | QUERIED_LABELS
     for opening, closing in ("()", "{}", "[]"):
         assert expression.count(opening) == expression.count(closing)
 
 
-def test_every_step_metric_is_documented() -> None:
-    explained = set(re.findall(r"`([a-z_]+/[a-zA-Z_/]+|tokens_per_second)`", PAGE))
-    named = {
-        name
-        for expression in expressions()
-        for name in re.findall(r'kubealign_step\{[^}]*name="([^"]+)"', expression)
-    }
-    assert len(named) > 15
-    assert named <= explained
-    patterns = [
-        pattern
-        for expression in expressions()
-        for pattern in re.findall(r'kubealign_step\{[^}]*name=~"([^"]+)"', expression)
-    ]
-    assert patterns
-    for pattern in patterns:
-        assert any(re.fullmatch(pattern, name) for name in explained), pattern
+def test_every_family_is_documented_with_the_metric_that_it_shows() -> None:
+    """docs/metrics.md has a row for each family, and describes each metric of a step in its other tables."""
+    _, _, section = PAGE.partition("## In Prometheus")
+    rows = dict(re.findall(r"^\| `(kubealign_job_\w+)[^|]*\| ([^|]*) \|", section, re.MULTILINE))
+    assert set(rows) == {family.name for family in FAMILIES} | {PAGE_JOBS, REDIS_UP}
+    explained = set(re.findall(r"`([a-z_]+/[a-zA-Z_/]+|tokens_per_second)`", PAGE.replace(section, "")))
+    for metric, (family, _) in STEP_METRICS.items():
+        assert metric in explained, metric
+        assert f"`{metric}`" in rows[family.name], metric
+    for family in FAMILIES:
+        described = re.search(rf"`{family.name}(?:{{(\w+)}})?`", section)
+        assert described is not None and (described[1] or "") == family.label
 
 
 def test_alerts_have_summary_and_description() -> None:

@@ -16,6 +16,14 @@
 {{ default (printf "%s-tls" (include "kubealign.dashboard.name" .)) .Values.dashboard.tls.existingSecret }}
 {{- end }}
 
+{{- define "kubealign.dashboard.scraper" -}}
+{{ include "kubealign.dashboard.name" . }}-scraper
+{{- end }}
+
+{{- define "kubealign.dashboard.scraperSecret" -}}
+{{ default (include "kubealign.dashboard.scraper" .) .Values.serviceMonitor.jobs.existingSecret }}
+{{- end }}
+
 {{/* Read rights of the dashboard on jobs and their objects; callers are authorized separately. */}}
 {{- define "kubealign.dashboard.rules" -}}
 - apiGroups: [kubealign.dev]
