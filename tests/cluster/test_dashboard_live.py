@@ -18,9 +18,8 @@ from cluster.support.cluster_jobs import apply, sft
 from cluster.support.control_plane import ControlPlane
 from cluster.support.daemon import DaemonFailed
 from cluster.support.dashboard_process import DashboardProcess, charts_account
-from cluster.support.helm import Helm, of_kind
+from cluster.support.dashboard_redis import DashboardRedis
 from cluster.support.programs import find
-from cluster.support.redis_process import RedisProcess
 from support.free_address import free_port
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
@@ -28,40 +27,11 @@ pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built:
 _SECONDS = 60.0
 
 
-class Redis(RedisProcess):
-    """Redis with the user that the chart makes for the dashboard."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        [secret] = [
-            manifest
-            for manifest in of_kind(Helm(folder / "helm").render({}), "Secret")
-            if "users.acl" in manifest.get("stringData", {})
-        ]
-        [line] = [line for line in secret["stringData"]["users.acl"].splitlines() if "user dashboard" in line]
-        self._rules = line.split()[2:]
-        self.dashboard_password = folder / "dashboard-password"
-        self.dashboard_password.write_text(secret["stringData"]["dashboard-password"])
-
-    def start(self) -> None:
-        super().start()
-        self.client().execute_command("ACL SETUSER", "dashboard", *self._rules)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "REDIS_HOST": "127.0.0.1",
-            "REDIS_PORT": self.port,
-            "REDIS_USER": "dashboard",
-            "REDIS_PASSWORD_FILE": self.dashboard_password,
-        }
-
-
 @dataclass(frozen=True)
 class Board:
     process: DashboardProcess
     control_plane: ControlPlane
-    redis: Redis
+    redis: DashboardRedis
     team: str
     own_kubeconfig: Path
 
@@ -84,7 +54,7 @@ def board(
         for name in (platform, team):
             control_plane.kubectl.create_namespace(name)
             stack.callback(control_plane.kubectl, "delete", "namespace", name, "--wait=false")
-        redis = stack.enter_context(Redis(folder))
+        redis = stack.enter_context(DashboardRedis(folder))
         # watchNamespaces gives a Role in the team's namespace, and the cluster's built-in role for reviews.
         account = charts_account(control_plane, folder / "helm", platform, {"watchNamespaces": [team]})
         own = kubeconfig(control_plane, folder / "own.kubeconfig", stack.enter_context(account))
