@@ -87,12 +87,15 @@ class OperatorProcess:
     def leads(self) -> bool:
         return self.metric("kubealign_operator_leader") == 1.0
 
+    def page(self) -> str:
+        """Return the metrics page; empty while nothing answers."""
+        return self._get(self.metrics_port, "/metrics") or ""
+
     def metric(self, sample: str, **labels: str) -> float:
         """Return the sum of the samples with this name and at least these labels."""
-        page = self._get(self.metrics_port, "/metrics") or ""
         return sum(
             measurement.value
-            for family in text_string_to_metric_families(page)
+            for family in text_string_to_metric_families(self.page())
             for measurement in family.samples
             if measurement.name == sample and labels.items() <= measurement.labels.items()
         )
