@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.doc_blocks import blocks
 from support.prometheus_programs import PrometheusPrograms
 
 ROOT = Path(__file__).parents[3]
@@ -65,6 +66,20 @@ def test_the_rules_are_valid(prometheus: PrometheusPrograms) -> None:
     done = promtool(prometheus, "check", "rules", "--lint-fatal", RULES)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"SUCCESS: {len(alerts())} rules found" in done.stdout
+
+
+def test_the_scrape_configuration_on_the_page_is_valid(
+    prometheus: PrometheusPrograms, tmp_path: Path
+) -> None:
+    [block] = [
+        block
+        for block in blocks(ROOT / "docs" / "operations.md", "yaml")
+        if block.text.startswith("scrape_configs:")
+    ]
+    file = tmp_path / "prometheus.yaml"
+    file.write_text(block.text)
+    done = promtool(prometheus, "check", "config", "--syntax-only", file)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
