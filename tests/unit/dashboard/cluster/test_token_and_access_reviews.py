@@ -191,3 +191,26 @@ async def test_a_right_is_cached_per_caller() -> None:
 async def test_denied_overrides_allowed() -> None:
     server = Server(lambda spec: {"allowed": True, "denied": True})
     assert not await AccessReviews(server).is_allowed(Caller("ann", "t"), "get", "team")
+
+
+async def test_the_right_to_scrape_is_that_of_the_path_metrics() -> None:
+    server = Server(
+        lambda spec: {"allowed": "nonResourceAttributes" in spec and spec["user"] == "prometheus"}
+    )
+    rights = AccessReviews(server)
+    scraper = ClusterCaller("prometheus", "token", ("monitoring",), None, "7", {"scopes": ("metrics",)})
+    for _ in range(3):
+        await rights.authorize_metrics(scraper)
+    assert server.asked == [
+        {
+            "user": "prometheus",
+            "groups": ["monitoring"],
+            "uid": "7",
+            "extra": {"scopes": ["metrics"]},
+            "nonResourceAttributes": {"verb": "get", "path": "/metrics"},
+        }
+    ]
+    # A right on the path is no right on jobs, and the cached review does not answer for one.
+    assert not await rights.is_allowed(scraper, "get", "team", "one")
+    with pytest.raises(Forbidden, match=r"ann may not get /metrics: bind .* nonResourceURLs \[/metrics\]"):
+        await rights.authorize_metrics(Caller("ann", "token"))
