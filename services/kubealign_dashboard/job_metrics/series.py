@@ -15,7 +15,7 @@ from kubealign_dashboard.job_metrics.families import MetricFamily
 #: Phase of a job without a status.
 _UNSEEN = "Unseen"
 _MILLISECONDS = 1000
-#: The year 5138: a later time was not written by Redis.
+#: The year 5138: a later time was chosen by the job.
 _MAX_TIME = 1e11
 # Bytes of a line of the page in addition to its names: the labels' syntax and the value.
 _LINE_BYTES = 64
@@ -96,6 +96,5 @@ def _step_series(values: Mapping[str, Any]) -> Iterator[Series]:
 def _entry_time(step: StepMetrics | None) -> float:
     """Return the time at which Redis has stored a step; 0: unknown."""
     milliseconds = "" if step is None else step.entry.partition("-")[0]
-    # A job's user may choose the number itself.
-    is_number = milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) <= 15
+    is_number = milliseconds.isascii() and milliseconds.isdigit()
     return int(milliseconds) / _MILLISECONDS if is_number else 0.0
