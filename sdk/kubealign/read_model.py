@@ -30,7 +30,8 @@ MAX_HEARTBEAT_BYTES = 16 * 2**10
 #: A page of a stream ends after this many bytes, also before its number of entries is reached.
 MAX_PAGE_BYTES = 8 * 2**20
 _TIMEOUT_SECONDS = 5.0
-_MAX_ENTRIES_PER_STEP = 8
+# Most steps have one entry; a validation adds one. One entry more shows that the step has no other.
+_USUAL_ENTRIES_PER_STEP, _MAX_ENTRIES_PER_STEP = 1, 8
 _PAGE_SIZE = 100
 # Entries of one command: the number doubles while the replies are small.
 _FIRST_BATCH, _MAX_BATCH = 16, 1024
@@ -184,12 +185,16 @@ class ReadModelClient:
 
     async def newest_metrics(self) -> StepMetrics | None:
         """Return the metrics of the last step, including its validation metrics."""
-        page = await self._read_page("metrics", "xrevrange", "+", "-", _MAX_ENTRIES_PER_STEP)
-        if not page:
+        for count in (_USUAL_ENTRIES_PER_STEP + 1, _MAX_ENTRIES_PER_STEP):
+            page = await self._read_page("metrics", "xrevrange", "+", "-", count)
+            entries = [raw for raw in page if raw.integer(b"step") == page[0].integer(b"step")]
+            if len(entries) < count:
+                break
+        if not entries:
             return None
-        newest = [_parse_step_metrics(raw) for raw in page]
+        newest = [_parse_step_metrics(raw) for raw in entries]
         values: dict[str, float] = {}
-        for metrics in reversed([m for m in newest if m.step == newest[0].step]):
+        for metrics in reversed(newest):
             values |= metrics.values
         return replace(newest[0], values=values)
 

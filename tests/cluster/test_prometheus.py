@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -83,17 +84,19 @@ def site(
     objects = Helm(folder / "helm").render(VALUES)
     define(control_plane)
     with ExitStack() as stack:
-        for name in (NAMESPACE, "metrics-team"):
+        mark = uuid.uuid4().hex[:8]
+        platform, team_name = f"platform-{mark}", f"team-{mark}"
+        for name in (platform, team_name):
             control_plane.kubectl.create_namespace(name)
             stack.callback(control_plane.kubectl, "delete", "namespace", name, "--wait=false")
-        make_claims(control_plane, "metrics-team")
-        team = Team(control_plane, "metrics-team")
+        make_claims(control_plane, team_name)
+        team = Team(control_plane, team_name)
         redis = stack.enter_context(DashboardRedis(folder))
         operator = stack.enter_context(
             OperatorProcess(folder, control_plane.kubeconfig, team.namespace, redis=redis.config)
         )
         account_token = stack.enter_context(
-            charts_account(control_plane, folder / "helm", NAMESPACE, {"watchNamespaces": [team.namespace]})
+            charts_account(control_plane, folder / "helm", platform, {"watchNamespaces": [team.namespace]})
         )
         tls = _chart_certificate(objects, folder)
         address, local = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
@@ -109,7 +112,7 @@ def site(
         )
         dashboard.url = f"http://{local}"
         stack.enter_context(dashboard)
-        token = _scraper_token(stack, team, objects)
+        token = _scraper_token(stack, team, platform, objects)
         token_file = folder / "token"
         token_file.write_text(token)
         targets = _targets(objects, operator, address, token_file, tls / "ca.crt")
@@ -129,9 +132,12 @@ def _chart_certificate(objects: Sequence[Json], folder: Path) -> Path:
     return tls
 
 
-def _scraper_token(stack: ExitStack, team: Team, objects: Sequence[Json]) -> str:
-    """Create the chart's account for Prometheus. Return the token that Kubernetes writes into its Secret."""
-    own = [item for item in objects if item["metadata"]["name"] == f"{RELEASE}-dashboard-scraper"]
+def _scraper_token(stack: ExitStack, team: Team, platform: str, objects: Sequence[Json]) -> str:
+    """Create the chart's account for Prometheus in the namespace `platform`.
+
+    Return the token that Kubernetes writes into its Secret."""
+    rendered = [item for item in objects if item["metadata"]["name"] == f"{RELEASE}-dashboard-scraper"]
+    own: list[Json] = json.loads(json.dumps(rendered).replace(f'"{NAMESPACE}"', f'"{platform}"'))
     assert {item["kind"] for item in own} == {"ServiceAccount", "Secret", "ClusterRole", "ClusterRoleBinding"}
     kubectl = team.control_plane.kubectl
     kubectl.apply(*own)
@@ -140,7 +146,7 @@ def _scraper_token(stack: ExitStack, team: Team, objects: Sequence[Json]) -> str
     core = client.CoreV1Api(team.control_plane.api)
 
     def token() -> str:
-        secret: Any = core.read_namespaced_secret(f"{RELEASE}-dashboard-scraper", NAMESPACE)
+        secret: Any = core.read_namespaced_secret(f"{RELEASE}-dashboard-scraper", platform)
         return base64.b64decode((secret.data or {}).get("token", "")).decode()
 
     team.until(lambda: bool(token()), "the token of the scraper's account")

@@ -6,9 +6,10 @@ the page has a limit of its own. Concurrent and repeated scrapes share one readi
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +26,7 @@ from kubealign_dashboard.cluster.cached_job import CachedJob
 from kubealign_dashboard.cluster.redis_telemetry import JobSummary
 from kubealign_dashboard.cluster.ttl_cache import TTLCache
 from kubealign_dashboard.job_metrics.families import FAMILIES, MetricFamily
-from kubealign_dashboard.job_metrics.series import Series, job_series
+from kubealign_dashboard.job_metrics.series import Series, status_series, telemetry_series
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ MAX_PAGE_BYTES = 16 * 2**20
 _READ_SECONDS = 6.0
 _PAGE_SECONDS = 5.0
 _UNREADABLE_SECONDS = 60.0
+# A job that could not be read in time keeps its last series for this long.
+_KEPT_SECONDS = 60.0
 _MAX_CONCURRENT_READS = 32
 #: Phases whose driver reports to Redis.
 _REPORTING_PHASES = (JobPhase.RUNNING, JobPhase.SUSPENDING, JobPhase.SUCCEEDED, JobPhase.FAILED)
@@ -56,12 +59,10 @@ class SummarySource(Protocol):
 
 @dataclass(frozen=True)
 class _Reading:
-    """The result of reading all active jobs."""
+    """The series of one job's telemetry, and the time of their reading by the monotonic clock."""
 
-    #: uid -> telemetry.
-    summaries: dict[str, JobSummary]
-    unreadable: frozenset[str]
-    is_redis_up: bool
+    series: Sequence[Series]
+    read_at: float
 
 
 class JobMetricsExporter:
@@ -90,6 +91,8 @@ class JobMetricsExporter:
         self._max_page_bytes = max_page_bytes
         self._clock = clock
         self._pages: TTLCache[str, bytes] = TTLCache(1)
+        #: uid -> the last reading of the job's telemetry.
+        self._readings: dict[str, _Reading] = {}
         #: uid of a job whose keys cannot be read -> time of the next read.
         self._retry_at: dict[str, float] = {}
 
@@ -106,9 +109,9 @@ class JobMetricsExporter:
     async def _render(self) -> tuple[bytes, float]:
         # The newest first: they are the last to be omitted.
         jobs = sorted(self._active_jobs(), key=lambda job: job.created, reverse=True)
-        reading = await self._read([job for job in jobs if job.phase in _REPORTING_PHASES])
+        is_redis_up = await self._read([job for job in jobs if job.phase in _REPORTING_PHASES])
         # In a thread: thousands of series must not delay other requests.
-        page = await asyncio.to_thread(self._build_page, jobs, reading)
+        page = await asyncio.to_thread(self._build_page, jobs, dict(self._readings), is_redis_up)
         return page, _PAGE_SECONDS
 
     def _active_jobs(self) -> Iterator[CachedJob]:
@@ -118,46 +121,64 @@ class JobMetricsExporter:
             if job.phase not in _FINAL_PHASES or (ended is not None and ended > oldest_end):
                 yield job
 
-    async def _read(self, jobs: Sequence[CachedJob]) -> _Reading:
-        """Read the telemetry of these jobs. Those that take too long have none."""
+    async def _read(self, jobs: Sequence[CachedJob]) -> bool:
+        """Read the telemetry of these jobs until the deadline, those with the oldest reading first.
+
+        Returns:
+            False if Redis did not answer.
+        """
         now = time.monotonic()
         uids = {job.uid for job in jobs}
         self._retry_at = {uid: at for uid, at in self._retry_at.items() if uid in uids and at > now}
+        self._readings = {
+            uid: reading for uid, reading in self._readings.items() if now - reading.read_at < _KEPT_SECONDS
+        }
         slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         failures: list[Unavailable] = []
-        summaries: dict[str, JobSummary] = {}
 
         async def read(job: CachedJob) -> None:
             async with slots:
                 if failures:
                     return
                 try:
-                    summaries[job.uid] = await self._telemetry.summary(job.ref)
+                    summary = await self._telemetry.summary(job.ref)
                 except MetricsUnreadable as error:
                     log.warning("%s: %s", job.ref, error, extra={"job": str(job.ref)})
                     self._retry_at[job.uid] = now + _UNREADABLE_SECONDS
+                    self._readings.pop(job.uid, None)
                 except Unavailable as error:
                     failures.append(error)
+                else:
+                    self._readings[job.uid] = _Reading(telemetry_series(job, summary), time.monotonic())
 
-        await _run_until(_READ_SECONDS, [read(job) for job in jobs if job.uid not in self._retry_at])
+        readable = [job for job in jobs if job.uid not in self._retry_at]
+        await _run_until(_READ_SECONDS, [read(job) for job in sorted(readable, key=self._read_time)])
         if failures:
-            log.warning("the page has no metrics from Redis: %s", failures[0])
-        return _Reading(summaries, frozenset(self._retry_at), not failures)
+            log.warning("jobs have no new metrics: %s", failures[0])
+        return not failures
 
-    def _build_page(self, jobs: Sequence[CachedJob], reading: _Reading) -> bytes:
+    def _read_time(self, job: CachedJob) -> float:
+        """Return the time of a job's last reading; minus infinity: there is none."""
+        reading = self._readings.get(job.uid)
+        return -math.inf if reading is None else reading.read_at
+
+    def _build_page(
+        self, jobs: Sequence[CachedJob], readings: Mapping[str, _Reading], is_redis_up: bool
+    ) -> bytes:
         builder = _PageBuilder(self._max_page_bytes)
         states: Counter[str] = Counter()
         now = self._clock()
         for job in jobs:
-            summary = reading.summaries.get(job.uid)
-            is_missing = summary is None and job.phase in _REPORTING_PHASES
-            if not builder.add(job.ref, job_series(job, summary, now)):
+            reading = readings.get(job.uid)
+            is_missing = reading is None and job.phase in _REPORTING_PHASES
+            series = [*status_series(job, now), *(() if reading is None else reading.series)]
+            if not builder.add(job.ref, series):
                 states["omitted"] += 1
-            elif job.uid in reading.unreadable:
+            elif job.uid in self._retry_at:
                 states["unreadable"] += 1
             else:
                 states["omitted" if is_missing else "exported"] += 1
-        return builder.render(states, is_redis_up=reading.is_redis_up)
+        return builder.render(states, is_redis_up=is_redis_up)
 
 
 class _PageBuilder(Collector):

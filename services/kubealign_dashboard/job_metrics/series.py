@@ -35,22 +35,14 @@ class Series:
         return sum(len(name.encode()) for name in names) + _LINE_BYTES
 
 
-def job_series(job: CachedJob, summary: JobSummary | None, now: float) -> list[Series]:
-    """Return the series of a job.
-
-    Args:
-        summary: Its newest telemetry; None: the job has none, or it cannot be read.
-        now: Seconds since the epoch.
-    """
-    series = list(_status_series(job, now))
-    if summary is not None:
-        series += _progress_series(job, summary)
-        if summary.step is not None:
-            series += _step_series(summary.step.values)
-    return series
+def telemetry_series(job: CachedJob, summary: JobSummary) -> list[Series]:
+    """Return the series of a job's newest telemetry: a bounded number, whatever the job has stored."""
+    values = {} if summary.step is None else summary.step.values
+    return [*_progress_series(job, summary), *_step_series(values)]
 
 
-def _status_series(job: CachedJob, now: float) -> Iterator[Series]:
+def status_series(job: CachedJob, now: float) -> Iterator[Series]:
+    """Yield the series of a job's status at a time, in seconds since the epoch."""
     activity = job.activity
     yield Series(families.INFO, 1, job.algorithm)
     yield Series(families.PHASE, 1, job.phase or _UNSEEN)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -163,6 +164,21 @@ async def test_a_running_job_has_its_status_and_its_last_step(
     assert page[("kubealign_job_metrics_redis_up", "")][""] == 1
 
 
+@pytest.mark.parametrize("entries", [1, 2, 5])
+async def test_the_entries_of_a_step_are_merged(
+    server: LocalRedisServer, client: redis.asyncio.Redis, telemetry: Telemetry, entries: int
+) -> None:
+    """A validation adds an entry to its step; an earlier step is not shown."""
+    await report(server, "sums", 6, {"val/earlier": 0.25})
+    for number in range(entries):
+        await report(server, "sums", 7, {f"val/{number}": float(number), "val/last": float(number)})
+    page = parse(await exporter([job("sums")], telemetry).page(SCRAPER))
+    shown = {
+        label: values["sums"] for (family, label), values in page.items() if family.endswith("_validation")
+    }
+    assert shown == {str(number): number for number in range(entries)} | {"last": entries - 1}
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -283,6 +299,45 @@ async def test_without_redis_jobs_keep_the_series_of_their_status(
     assert len(series_of(page, "sums")) == PLAIN_SERIES
     assert page[("kubealign_job_metrics_redis_up", "")][""] == 0
     assert page[("kubealign_job_metrics_jobs", "omitted")][""] == 1
+
+
+async def test_a_job_keeps_its_last_series_while_redis_is_away(
+    server: LocalRedisServer, client: redis.asyncio.Redis, telemetry: Telemetry
+) -> None:
+    await report(server, "sums", 7, {"reward/mean": 0.25})
+    sources: list[RedisTelemetry] = [telemetry]
+
+    class Switch:
+        """The real reader, or one of a Redis that does not answer."""
+
+        async def summary(self, ref: JobRef) -> JobSummary:
+            return await sources[-1].summary(ref)
+
+    jobs = [job("sums")]
+    export = JobMetricsExporter(lambda: jobs, Switch(), allow, clock=lambda: NOW)
+    await export._render()
+    away = RedisTelemetry(server.access.model_copy(update={"port": 1}))
+    sources.append(away)
+    page = parse((await export._render())[0])
+    assert page[("kubealign_job_reward_mean", "")] == {"sums": 0.25}
+    assert page[("kubealign_job_metrics_redis_up", "")][""] == 0
+    # A job of the same name does not inherit them.
+    jobs[:] = [replace(jobs[0], uid="another")]
+    page = parse((await export._render())[0])
+    assert len(series_of(page, "sums")) == PLAIN_SERIES
+    await away.close()
+
+
+async def test_jobs_are_read_in_the_order_of_their_last_reading(
+    server: LocalRedisServer, client: redis.asyncio.Redis, telemetry: Telemetry
+) -> None:
+    jobs = [job("one"), job("two")]
+    export = exporter(jobs, telemetry)
+    await export._render()
+    jobs.append(job("three"))
+    telemetry.reads.clear()
+    await export._render()
+    assert telemetry.reads[0] == JobRef("team", "three"), "a job that was never read comes first"
 
 
 async def test_scrapes_within_five_seconds_share_a_reading(
