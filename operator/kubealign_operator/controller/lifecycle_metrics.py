@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kubealign.spec.status import JobPhase
-from kubealign_operator.kube_views.lenient_json import get_path, items, text, timestamp
+from kubealign_operator.kube_views.lenient_json import get_path, integer, items, number, text, timestamp
 from kubealign_operator.planner.plan import FAILED, READY, SUSPENDED, PlannedEvent
 
 #: Namespaces and phases of all jobs; the phase is empty before the first status.
@@ -54,7 +54,7 @@ class LifecycleMetrics:
         )
         self._queue_seconds = Histogram(
             "kubealign_operator_job_queue_seconds",
-            "Time from the start of a new job until a queue has admitted its pods and nodes have taken them.",
+            "Time for which the pods of a new job waited for a queue or for nodes before it ran.",
             ("namespace",),
             buckets=_WAIT_BUCKETS,
             registry=registry,
@@ -101,18 +101,20 @@ class LifecycleMetrics:
         if phase != before and phase in (JobPhase.SUCCEEDED, JobPhase.FAILED):
             reason = _condition(status, FAILED).get("reason") if phase == JobPhase.FAILED else ""
             self._finished.labels(namespace, phase, text(reason)).inc()
-        if _is_first_start(status):
+        if phase == JobPhase.RUNNING and phase != before and _is_first_start(status):
             self._record_waits(namespace, job, status)
 
     def _record_waits(self, namespace: str, job: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-        active, started = timestamp(status.get("activeSince")), timestamp(status.get("startTime"))
-        if active is not None and started is not None and get_path(job, "status", "activeSince") is None:
-            self._queue_seconds.labels(namespace).observe(max(0.0, (active - started).total_seconds()))
+        now = datetime.now(UTC)
         created = timestamp(get_path(job, "metadata", "creationTimestamp"))
-        is_running = status.get("phase") == JobPhase.RUNNING
-        if created is not None and is_running and get_path(job, "status", "phase") != JobPhase.RUNNING:
-            seconds = (datetime.now(UTC) - created).total_seconds()
-            self._start_seconds.labels(namespace).observe(max(0.0, seconds))
+        if created is not None:
+            self._start_seconds.labels(namespace).observe(max(0.0, (now - created).total_seconds()))
+        started, active = timestamp(status.get("startTime")), timestamp(status.get("activeSince"))
+        if started is not None and active is not None:
+            # The clock of the active time stands still while pods wait.
+            earlier = number(status.get("activeSeconds")) or 0.0
+            waited = (active - started).total_seconds() - earlier
+            self._queue_seconds.labels(namespace).observe(max(0.0, waited))
 
     def _forget(self, namespace: str) -> None:
         del self._last_seen[namespace]
@@ -121,10 +123,9 @@ class LifecycleMetrics:
 
 
 def _is_first_start(status: Mapping[str, Any]) -> bool:
-    """Return False for a job that was active before: it was suspended, retried, or has lost its nodes."""
-    return not (
-        status.get("activeSeconds") or status.get("retry") is not None or _condition(status, SUSPENDED)
-    )
+    """Return False for a job that may have run before: suspended, retried, or with new credentials."""
+    generation = integer(get_path(status, "credentials", "generation")) or 1
+    return generation == 1 and status.get("retry") is None and not _condition(status, SUSPENDED)
 
 
 def _restart_cause(status: Mapping[str, Any]) -> str:

@@ -72,19 +72,21 @@ def test_outcomes_are_counted_once(site: Site) -> None:
 
 def test_queue_and_start_times_are_those_of_the_first_start(site: Site) -> None:
     starting = {"phase": "Starting", "startTime": STARTED}
-    scheduled = {**starting, "activeSince": SCHEDULED}
-    running = {**scheduled, "phase": "Running"}
+    # The clock of the active time ran for 20 seconds, and again from 10:02:00 on.
+    scheduled = {**starting, "activeSince": SCHEDULED, "activeSeconds": 20.0}
+    running = {**scheduled, "phase": "Running", "credentials": {"generation": 1}}
     site.record({"phase": "Pending"}, starting)
-    assert site.value("kubealign_operator_job_queue_seconds_count", namespace="team") is None
+    site.record(starting, {**starting, "activeSince": STARTED})
     site.record(starting, scheduled)
+    assert site.value("kubealign_operator_job_start_seconds_count", namespace="team") is None
     site.record(scheduled, running)
     site.record(running, {**running, "step": 3})
-    assert site.value("kubealign_operator_job_queue_seconds_sum", namespace="team") == 60
+    assert site.value("kubealign_operator_job_queue_seconds_sum", namespace="team") == 40
     assert site.value("kubealign_operator_job_queue_seconds_count", namespace="team") == 1
     assert site.value("kubealign_operator_job_start_seconds_count", namespace="team") == 1
-    # A job that was active before has not waited since its creation.
+    # A job that has run before has not waited since its creation.
     for earlier in (
-        {"activeSeconds": 5.0},
+        {"credentials": {"generation": 2}},
         {"retry": "1"},
         {"conditions": [condition("Suspended", "False", "Resumed")]},
     ):
