@@ -85,6 +85,22 @@ class KueueManager:
         """End the manager; its objects stay in the API."""
         self.daemon.stop()
 
+    def uninstall(self) -> None:
+        """Delete webhooks, CRDs and the namespace, for a control plane that other tests use afterwards.
+
+        The manager must run, and no object of Kueue may be left: it removes the finalizers of its objects."""
+        kubectl = self.control_plane.kubectl
+        server = WebhookServer(self.ports.webhook, self._certificates.ca_certificate)
+        hooks = webhook_configurations(self._manifests, server)
+        crds = definitions(self._manifests, server)
+        kinds = {hook["kind"]: hook["metadata"]["name"] for hook in hooks}
+        limit = f"--timeout={_DEFINITION_SECONDS}s"
+        for kind, name in kinds.items():
+            kubectl("delete", kind, name)
+        names = [crd["metadata"]["name"] for crd in crds]
+        kubectl("delete", "crd", *names, limit, timeout=_DEFINITION_SECONDS + 10)
+        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
     def _install(self) -> None:
         kubectl = self.control_plane.kubectl
         server = WebhookServer(self.ports.webhook, self._certificates.ca_certificate)
