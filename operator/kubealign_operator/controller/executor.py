@@ -99,12 +99,15 @@ class PlanExecutor:
             await self._create_credentials(key, job, plan.credentials, result)
         await _run_all(self._delete(key, deletion, result) for deletion in plan.delete)
         await _run_all(self._stop(key, stop, result) for stop in plan.stop)
-        await _run_all(self._change_workload(key, change, result) for change in plan.workload_changes)
-        # Pods last: their volumes must exist when the node mounts them.
-        objects = [item for item in plan.create if item["kind"] != PODS.kind]
+        # Pods after other objects: their volumes must exist when the node mounts them.
+        objects = [item for item in plan.create if item["kind"] not in (PODS.kind, WORKLOADS.kind)]
         await _run_all(self._create(key, job, manifest, result) for manifest in objects)
         pods = [item for item in plan.create if item["kind"] == PODS.kind]
         await self._create_pods(key, job, pods, result)
+        # Workloads last: while Kueue is down the API server refuses to write them.
+        await _run_all(self._change_workload(key, change, result) for change in plan.workload_changes)
+        workloads = [item for item in plan.create if item["kind"] == WORKLOADS.kind]
+        await _run_all(self._create(key, job, manifest, result) for manifest in workloads)
         if plan.delete_job:
             await self._delete_job(key, job, result)
         return result

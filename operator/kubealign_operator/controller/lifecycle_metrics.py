@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kubealign.spec.status import JobPhase
 from kubealign_operator.kube_views.lenient_json import get_path, integer, items, number, text, timestamp
-from kubealign_operator.planner.plan import FAILED, READY, SUSPENDED, PlannedEvent
+from kubealign_operator.planner.plan import DEPENDENCIES_READY, FAILED, READY, SUSPENDED, PlannedEvent
 
 #: Namespaces and phases of all jobs; the phase is empty before the first status.
 JobPhases = Callable[[], Iterable[tuple[str, str]]]
@@ -109,7 +109,9 @@ class LifecycleMetrics:
         created = timestamp(get_path(job, "metadata", "creationTimestamp"))
         if created is not None:
             self._start_seconds.labels(namespace).observe(max(0.0, (now - created).total_seconds()))
-        started, active = timestamp(status.get("startTime")), timestamp(status.get("activeSince"))
+        # From here on the job waits for its queue, which comes before startTime.
+        ready_at = timestamp(_condition(status, DEPENDENCIES_READY).get("lastTransitionTime"))
+        started, active = ready_at or timestamp(status.get("startTime")), timestamp(status.get("activeSince"))
         if started is not None and active is not None:
             # The clock of the active time stands still while pods wait.
             earlier = number(status.get("activeSeconds")) or 0.0

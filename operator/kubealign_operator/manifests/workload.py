@@ -30,7 +30,8 @@ _SCHEDULING_FIELDS = (
     "nodeSelector", "affinity", "tolerations", "priorityClassName", "runtimeClassName", "overhead",
     "resourceClaims",
 )  # fmt: skip
-_CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
+#: Without the image: an upgrade must not cost a waiting job its turn.
+_CONTAINER_FIELDS = ("name", "resources", "restartPolicy")
 
 Json = dict[str, Any]
 #: Returns the pod template, as JSON with `metadata` and `spec`, of a process.
@@ -152,9 +153,11 @@ def workload(
         "podSets": [pod_set.manifest() for pod_set in sets],
     }
     if priority is not None:
-        spec["priority"] = priority.value
         spec["priorityClassRef"] = {"group": priority.group, "kind": priority.kind, "name": priority.name}
     metadata["annotations"] = {names.POD_SETS_ANNOTATION: _digest(spec)}
+    if priority is not None:
+        # Not part of the digest: Kueue itself follows a change of a WorkloadPriorityClass.
+        spec["priority"] = priority.value
     return {
         "apiVersion": WORKLOADS.base.removeprefix("/apis/"),
         "kind": WORKLOADS.kind,

@@ -254,14 +254,18 @@ def test_a_workload_that_an_administrator_deactivates_stops_its_job(team: Queued
 def test_jobs_go_on_while_kueue_is_down(
     team: QueuedTeam, kueue: KueueManager, kueue_nodes: SimulatedKubelet
 ) -> None:
-    team.apply(queued(trained("one")))
+    team.apply(queued(sampled("one", 2)))
     team.until_phase("one", "Running")
+    team.until_gpus(3)
     kueue.kill()
     try:
+        # The Workload of the new worker is refused, which must not keep a crashed rank from its restart.
+        team.control_plane.kubectl("scale", "aj", "one", "--replicas=3", "-n", team.namespace)
+        team.until_message("one", "1 more rollout worker waits")
         kueue_nodes.exit(team.namespace, "one-trainer-0-0", Exit(1))
         team.until(lambda: "one-trainer-0-1" in team.pods(), "the second attempt")
         team.until_phase("one", "Running")
     finally:
         kueue.start()
-    team.apply(queued(trained("two")))
-    team.until_phase("two", "Running")
+    team.until(lambda: "rollout-2" in team.processes("one"), "the third worker")
+    team.until_gpus(4)

@@ -94,6 +94,20 @@ def test_queue_and_start_times_are_those_of_the_first_start(site: Site) -> None:
     assert site.value("kubealign_operator_job_start_seconds_count", namespace="team") == 1
 
 
+def test_the_wait_for_an_admission_counts_from_the_moment_when_the_job_could_start(site: Site) -> None:
+    conditions = [condition("DependenciesReady", "True", "Ready") | {"lastTransitionTime": STARTED}]
+    running = {
+        "phase": "Running",
+        "startTime": SCHEDULED,
+        "activeSince": SCHEDULED,
+        "conditions": conditions,
+        "credentials": {"generation": 1},
+    }
+    site.record({"phase": "Starting"}, running)
+    assert site.value("kubealign_operator_job_queue_seconds_sum", namespace="team") == 60
+    assert site.value("kubealign_operator_job_queue_seconds_count", namespace="team") == 1
+
+
 def test_series_of_a_namespace_end_an_hour_after_its_last_job(site: Site) -> None:
     failed = {"phase": "Failed", "conditions": [condition("Failed", "True", "Crashed")]}
     restarting = {"phase": "Running", "conditions": [condition("Ready", "False", "Crashed")]}

@@ -358,6 +358,16 @@ def test_the_priority_class_of_the_job_must_exist() -> None:
     }  # fmt: skip
 
 
+def test_neither_a_new_image_nor_a_new_value_of_the_priority_costs_a_job_its_turn() -> None:
+    cluster = queued(ppo())
+    cluster.settle()
+    before = cluster.workloads[main(cluster)]["metadata"]["uid"]
+    cluster.platform = replace(KUEUE, image="kubealign/services:2")
+    cluster.pod_priorities["research"] = 8
+    cluster.settle()
+    assert cluster.workloads[main(cluster)]["metadata"]["uid"] == before
+
+
 def test_a_queue_that_is_changed_while_the_job_waits_gets_a_new_workload() -> None:
     cluster = queued(sft())
     cluster.settle()
