@@ -3,11 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from kubealign.process_settings import Role
-from kubealign.roles import Process
+from kubealign.roles import PREPARE, Process
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.pods.template import PodTemplate
-from kubealign_operator.kube_views.lenient_json import get_path, mapping
+from kubealign.spec.sections.control_pods import ControlPods
+from kubealign_operator import names
+from kubealign_operator.kube_views.lenient_json import get_path, items, mapping
 from kubealign_operator.manifests.context import RenderContext
 
 #: Lists of objects -> the field that identifies an entry.
@@ -28,14 +32,24 @@ _APPENDED_LISTS = ("tolerations", "topologySpreadConstraints")
 
 def pod_templates(context: RenderContext, process: Process) -> Iterator[Mapping[str, Any]]:
     """Yield the pod templates of a process in merge order: the platform's, the job's, the role's."""
+    spec = context.job.spec
     yield mapping(context.platform.pod_template)
-    for template in (context.job.spec.pod_template, _role_template(context.job.spec, process)):
-        if template is not None:
-            document = template.model_dump(mode="json", by_alias=True, exclude_none=True)
-            yield _without_containers(document) if process.role is Role.NATS else document
+    if spec.pod_template is not None:
+        document = _document(spec.pod_template)
+        if process.role is Role.NATS:
+            document = _without_containers(document)
+        elif not process.role_spec.is_worker:
+            document = _without_devices(document)
+        yield document
+    template = _role_template(spec, process)
+    if template is not None:
+        yield _document(template)
 
 
-def _role_template(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
+def _role_template(spec: AlignmentJobSpec, process: Process) -> BaseModel | None:
+    if not process.role_spec.is_worker:
+        control = spec.control_pods or ControlPods()
+        return {PREPARE: control.prepare, names.DRIVER: control.driver, names.NATS: control.bus}[process.name]
     if process.reward is not None:
         return next((reward.pod_template for reward in spec.rewards if reward.name == process.reward), None)
     if process.teacher is not None:
@@ -46,12 +60,32 @@ def _role_template(spec: AlignmentJobSpec, process: Process) -> PodTemplate | No
     return template
 
 
+def _document(template: BaseModel) -> dict[str, Any]:
+    return template.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
 def _without_containers(template: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the containers: the bus is scheduled like the other pods, but does not run their container."""
     spec = {
         name: value for name, value in mapping(get_path(template, "spec")).items() if name != "containers"
     }
     return {**template, "spec": spec}
+
+
+def _without_devices(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove extended resources, such as nvidia.com/gpu: preparation and driver compute without devices."""
+    spec = dict(mapping(get_path(template, "spec")))
+    if "containers" in spec:
+        spec["containers"] = [_container_without_devices(item) for item in items(spec["containers"])]
+    return {**template, "spec": spec}
+
+
+def _container_without_devices(container: Mapping[str, Any]) -> dict[str, Any]:
+    resources = {
+        kind: {name: amount for name, amount in mapping(amounts).items() if "/" not in name}
+        for kind, amounts in mapping(container.get("resources")).items()
+    }
+    return {**container, "resources": resources} if resources else dict(container)
 
 
 def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from kubealign.spec.base import (
 from kubealign.spec.cross_field_validation import cross_field_problems
 from kubealign.spec.learning_rates import LearningRate, resolve_learning_rate, with_learning_rate
 from kubealign.spec.pods.template import PodTemplate
+from kubealign.spec.sections.control_pods import ControlPods
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
 from kubealign.spec.sections.models import Model, Policy
@@ -178,6 +179,9 @@ class AlignmentJobSpec(SpecModel):
     lifecycle: Lifecycle = Field(Lifecycle(), description="Deadlines, restart and failure budgets.")
     pod_template: PodTemplate | None = Field(
         None, description="Patch of all pods of the job; a role's own patch is applied on top."
+    )
+    control_pods: ControlPods | None = Field(
+        None, description="Patches of the pods of preparation, driver and message bus."
     )
 
     @model_validator(mode="after")

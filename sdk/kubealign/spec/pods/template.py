@@ -221,6 +221,11 @@ class PodSpecPatch(SpecModel):
     priority_class_name: ObjectName | None = Field(
         None, description="Priority class for scheduling and preemption."
     )
+    service_account_name: ObjectName | None = Field(
+        None,
+        description="ServiceAccount of the pods, for the workload identity of a cloud; null: default. Its "
+        "token for the Kubernetes API is not mounted.",
+    )
     scheduler_name: ObjectName | None = Field(None, description="Name of the scheduler.")
     runtime_class_name: ObjectName | None = Field(None, description="Runtime class of the containers.")
     image_pull_secrets: Annotated[list[SecretReference] | None, unique_by("name")] = Field(

@@ -12,7 +12,7 @@ from kubealign_operator import names
 from kubealign_operator.manifests.context import Platform, RenderContext
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.manifests.pod_templates import strategic_merge
-from kubealign_operator.planner.validation import parse_job
+from kubealign_operator.planner.validation import InvalidJob, parse_job
 from support.rendering.jobs import PLATFORM, QUEUE, UID, ppo, sft, two_ranks
 
 Json = dict[str, Any]
@@ -247,3 +247,55 @@ def test_strategic_merge(base: Json, patch: Json, result: Json) -> None:
     before = json.dumps([base, patch])
     assert strategic_merge(base, patch) == result
     assert json.dumps([base, patch]) == before
+
+
+def _resources(manifest: Json) -> Json:
+    value: Json = _main(manifest)["resources"]
+    return value
+
+
+def test_devices_of_the_jobs_template_do_not_reach_the_pods_without_a_model() -> None:
+    limits = {"nvidia.com/gpu": "1", "cpu": "2", "memory": "4Gi"}
+    template = {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+    pods = _pods(sft(podTemplate=template))
+    assert _resources(pods["trainer-0"])["limits"] == limits
+    for name in ("prepare", "driver"):
+        assert _resources(pods[name])["limits"] == {"cpu": "2", "memory": "4Gi"}
+    assert "limits" not in _resources(pods["nats"])
+
+
+def test_pods_without_a_model_have_templates_of_their_own() -> None:
+    def template(memory: str, pool: str) -> Json:
+        container = {"name": "main", "resources": {"requests": {"cpu": "1", "memory": memory}}}
+        return {"spec": {"nodeSelector": {"pool": pool}, "containers": [container]}}
+
+    job = sft(
+        podTemplate={"spec": {"nodeSelector": {"pool": "any", "disk": "ssd"}}},
+        controlPods={
+            "prepare": template("64Gi", "large"),
+            "driver": template("2Gi", "small"),
+            "bus": template("8Gi", "bus"),
+        },
+    )
+    pods = _pods(job)
+    for name, memory, pool in (
+        ("prepare", "64Gi", "large"),
+        ("driver", "2Gi", "small"),
+        ("nats", "8Gi", "bus"),
+    ):
+        assert _resources(pods[name])["requests"] == {"cpu": "1", "memory": memory}
+        assert pods[name]["spec"]["nodeSelector"] == {"pool": pool, "disk": "ssd"}
+    assert pods["trainer-0"]["spec"]["nodeSelector"] == {"pool": "any", "disk": "ssd"}
+
+
+def test_the_bus_runs_its_own_program() -> None:
+    container = {"name": "main", "image": "other"}
+    with pytest.raises(InvalidJob, match=r"spec\.controlPods\.bus\.spec\.containers\[0\]\.image"):
+        parse_job(sft(controlPods={"bus": {"spec": {"containers": [container]}}}))
+
+
+def test_pods_may_have_a_service_account_whose_token_they_do_not_get() -> None:
+    pods = _pods(sft(podTemplate={"spec": {"serviceAccountName": "model-reader"}}))
+    for manifest in pods.values():
+        assert manifest["spec"]["serviceAccountName"] == "model-reader"
+        assert manifest["spec"]["automountServiceAccountToken"] is False
