@@ -18,6 +18,10 @@ STORAGE_FULL = "StorageFull"
 #: Kueue has admitted the job; absent for a job without a queue.
 ADMITTED = "Admitted"
 COMPLETE = "Complete"
+#: The operator works on the job's desired state. Set for every status.
+RECONCILING = "Reconciling"
+#: Nothing changes until a person acts. Set for every status.
+STALLED = "Stalled"
 FAILED = "Failed"
 
 

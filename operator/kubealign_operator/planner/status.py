@@ -7,17 +7,22 @@ from kubealign.spec.status import AlignmentJobStatus, Condition, ConditionStatus
 from kubealign.termination_message import truncate_middle
 from kubealign_operator.planner.plan import (
     ACCEPTED,
+    FAILED,
     READY,
+    RECONCILING,
+    STALLED,
     Decision,
     DesiredCondition,
     KubeEventType,
     PlannedEvent,
     ReconcilePlan,
+    desired_condition,
 )
 from kubealign_operator.planner.previous_status import condition_of
 from kubealign_operator.planner.snapshot import JobSnapshot
 
 _MAX_MESSAGE_LENGTH = 4000
+_RECONCILING_PHASES = (JobPhase.PENDING, JobPhase.STARTING, JobPhase.SUSPENDING)
 #: Reasons of a False condition that are no cause for a warning event.
 _SILENT_REASONS = ("Starting", "Ended", "Suspending", "Suspended", "Ending", "Queued", "CredentialsRenewal")
 
@@ -95,7 +100,8 @@ def _round_metric(value: float | None) -> float | None:
 
 
 def _conditions(snapshot: JobSnapshot, decision: Decision) -> list[Condition]:
-    new = {condition.type: _condition(snapshot, condition) for condition in decision.conditions}
+    desired = (*decision.conditions, *_progress_conditions(snapshot, decision))
+    new = {condition.type: _condition(snapshot, condition) for condition in desired}
     old = [condition for condition in snapshot.previous_status.conditions or [] if condition.type not in new]
     order = [condition.type for condition in snapshot.previous_status.conditions or []]
     merged = {condition.type: condition for condition in (*old, *new.values())}
@@ -104,6 +110,25 @@ def _conditions(snapshot: JobSnapshot, decision: Decision) -> list[Condition]:
         *previous,
         *(condition for condition_type, condition in new.items() if condition_type not in order),
     ]
+
+
+def _progress_conditions(snapshot: JobSnapshot, decision: Decision) -> tuple[DesiredCondition, ...]:
+    """Return Reconciling and Stalled, by which tools such as Flux and Helm know when to wait no longer.
+
+    See https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md.
+    """
+    by_type = {condition.type: condition for condition in decision.conditions}
+    cause: DesiredCondition | Condition | None = by_type.get(ACCEPTED)
+    is_stalled = cause is not None and cause.status is ConditionStatus.FALSE
+    if decision.phase is JobPhase.FAILED:
+        is_stalled, cause = True, by_type.get(FAILED) or condition_of(snapshot.previous_status, FAILED)
+    is_reconciling = not is_stalled and decision.phase in _RECONCILING_PHASES
+    stalled_reason = cause.reason if is_stalled and cause is not None else decision.phase.value
+    stalled_message = cause.message if is_stalled and cause is not None else ""
+    return (
+        desired_condition(RECONCILING, is_reconciling, decision.phase.value),
+        desired_condition(STALLED, is_stalled, stalled_reason, stalled_message),
+    )
 
 
 def _condition(snapshot: JobSnapshot, condition: DesiredCondition) -> Condition:

@@ -127,7 +127,7 @@ def _finish(
     return Decision(
         phase,
         message,
-        conditions=(*conditions, *suspended, DesiredCondition(READY, ConditionStatus.FALSE, "Ended")),
+        conditions=(*conditions, *suspended, desired_condition(READY, phase is JobPhase.SUCCEEDED, "Ended")),
         status_changes={
             "completion_time": snapshot.timestamp,
             "start_time": snapshot.previous_status.start_time,
