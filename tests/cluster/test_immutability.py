@@ -34,18 +34,18 @@ FIXED: list[tuple[str, Any]] = [
     ("policy", {"policy": {"model": {"config": {"architecture": {"new": {"deep": 1}}}}}}),
     ("data", {"data": {"prompts": {"limit": 5}}}),
     ("data", {"data": {"prompts": {"source": {"path": "other.jsonl"}}}}),
-    ("trainer", {"trainer": {"ranks": 2}}),
-    ("trainer", {"trainer": {"podTemplate": {}}}),
+    ("trainer.ranks", {"trainer": {"ranks": 2}}),
+    ("trainer.optimizer", {"trainer": {"optimizer": {"gradientClipNorm": 2.0}}}),
     ("critic", {"critic": {}}),
     ("reference", {"reference": None}),
-    ("reference", {"reference": {"placement": "WithTrainer"}}),
-    ("reference", {"reference": {"replicas": 2}}),
-    ("reference", {"reference": {"ranks": 2}}),
+    ("reference.placement", {"reference": {"placement": "WithTrainer"}}),
+    ("reference.replicas", {"reference": {"replicas": 2}}),
+    ("reference.ranks", {"reference": {"ranks": 2}}),
     ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "replicas": 2}]}),
     ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "ranks": 2}]}),
     ("teacher", {"teacher": {"model": {"path": "teacher"}}}),
     ("teachers", {"teachers": [{"name": "math", "model": {"path": "teacher"}}]}),
-    ("trainer", {"trainer": {"lora": {"rank": 8}}}),
+    ("trainer.lora", {"trainer": {"lora": {"rank": 8}}}),
     ("rollout.workflow", {"rollout": {"workflow": {"function": {"module": "a:b"}}}}),
     ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "weight": 2}]}),
     ("rewards", {"rewards": [{"name": "other", "model": {"path": "reward"}}]}),
@@ -57,10 +57,7 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.refit", {"rollout": {"refit": {"inFlight": "Interrupt"}}}),
     ("rollout.refit", {"rollout": {"refit": {"fanOut": 2}}}),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),
-    ("rollout.podTemplate", {"rollout": {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}}),
     ("validation", {"validation": {"data": {"prompts": {"source": {"path": "held"}}}}}),
-    ("podTemplate", {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}),
-    ("podTemplate", {"podTemplate": None}),
     ("overlap", {"overlap": {"scoreOnArrival": False}}),
     ("trackers", {"trackers": [{"name": "lines", "jsonLines": {}}]}),
     ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
@@ -69,6 +66,18 @@ FIXED: list[tuple[str, Any]] = [
     ("checkpoint", {"checkpoint": {"from": {"job": {"name": "old"}}}}),
     ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),
     ("lifecycle.gracePeriodSeconds", {"lifecycle": {"gracePeriodSeconds": 1}}),
+]
+
+_TEMPLATE = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "64Gi"}}}]}}
+
+#: Changes that the resumed job's pods are made from.
+FREE_WHILE_SUSPENDED: list[tuple[str, Any]] = [
+    ("podTemplate", {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}),
+    ("podTemplate", {"podTemplate": None}),
+    ("controlPods", {"controlPods": {"prepare": _TEMPLATE}}),
+    ("trainer.podTemplate", {"trainer": {"podTemplate": _TEMPLATE}}),
+    ("reference.podTemplate", {"reference": {"podTemplate": _TEMPLATE}}),
+    ("rollout.podTemplate", {"rollout": {"podTemplate": _TEMPLATE}}),
 ]
 
 FREE: list[dict[str, Any]] = [
@@ -94,9 +103,33 @@ def test_training_fields_are_immutable_and_runtime_fields_are_not(door: Door) ->
     assert "activeDeadlineSeconds" not in after["spec"]["lifecycle"]
 
 
+def test_templates_may_change_only_while_the_job_is_suspended(door: Door) -> None:
+    before = door.create(whole_job("ppo", GIVEN))
+    refusal = r"can only be changed while the job is suspended"
+    for field, change in FREE_WHILE_SUSPENDED:
+        with pytest.raises(Refused, match=rf"spec\.{field}: Invalid value: {refusal}"):
+            door.patch("ppo", {"spec": change})
+        # The pods may still run: the job has to be suspended first.
+        with pytest.raises(Refused, match=refusal):
+            door.patch("ppo", {"spec": {**change, "suspend": True}})
+    assert door.patch("ppo", {})["spec"] == before["spec"]
+    door.patch("ppo", {"spec": {"suspend": True}})
+    for _, change in FREE_WHILE_SUSPENDED:
+        door.patch("ppo", {"spec": change})
+    for field, change in FIXED:
+        with pytest.raises(Refused, match=rf"spec\.{field}: Invalid value: cannot be changed"):
+            door.patch("ppo", {"spec": change})
+    with pytest.raises(Refused, match=refusal):
+        door.patch("ppo", {"spec": {"suspend": False, "controlPods": None}})
+    after = door.patch("ppo", {"spec": {"suspend": False}})
+    assert after["spec"]["trainer"]["podTemplate"] == _TEMPLATE
+    assert "podTemplate" not in after["spec"]
+
+
 def test_every_field_of_the_spec_is_in_one_of_the_tables() -> None:
     free = {path.split(".")[1] for path in MUTABLE_IN_CLUSTER}
-    tried = {field.split(".")[0] for field, _ in FIXED} | {name for change in FREE for name in change}
+    tried = {field.split(".")[0] for field, _ in (*FIXED, *FREE_WHILE_SUSPENDED)}
+    tried |= {name for change in FREE for name in change}
     assert set(document_fields(AlignmentJobSpec)) == tried
     assert free <= {name for change in FREE for name in change}
 

@@ -1,6 +1,4 @@
-"""Immutability rules: only `kubealign.spec.mutable_fields.MUTABLE_IN_CLUSTER` may change after a job is
-created.
-"""
+"""Immutability rules: once a job exists, only the fields in `spec.mutable_fields` may change."""
 
 from collections.abc import Iterator
 
@@ -8,26 +6,46 @@ from pydantic import BaseModel
 
 from kubealign.spec.field_lookup import document_fields, field_at, nested_model
 from kubealign.spec.job import AlignmentJobSpec
-from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
+from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER, MUTABLE_WHILE_SUSPENDED
 from kubealign_operator.crd.cel import CelRule
 
 _IMMUTABLE_MESSAGE = "cannot be changed once the job exists: delete the job, or give this one another name"
+_SUSPENDED_MESSAGE = "can only be changed while the job is suspended: set spec.suspend to true first"
+_IS_SUSPENDED = "(self.suspend && oldSelf.suspend)"
 
 
-def immutability_rules(model: type[BaseModel] = AlignmentJobSpec, parent: str = "spec") -> Iterator[CelRule]:
-    """Yield the rules that keep every other field of the spec unchanged."""
+def immutability_rules(
+    model: type[BaseModel] = AlignmentJobSpec, parent: str = "spec", condition: str = ""
+) -> Iterator[CelRule]:
+    """Yield the rules that keep every other field of the spec unchanged.
+
+    Args:
+        condition: CEL expression under which the rules hold; empty: always.
+    """
+    prefix = f"!({condition}) || " if condition else ""
     for name, field in document_fields(model).items():
         path = f"{parent}.{name}"
         if path in MUTABLE_IN_CLUSTER:
             continue
         here = path.removeprefix("spec")
-        below = nested_model(field.annotation)
-        if below is not None and any(free.startswith(f"{path}.") for free in MUTABLE_IN_CLUSTER):
-            yield from immutability_rules(below, path)
+        unchanged = _unchanged_expression(here, optional=_is_optional(path))
+        if path in MUTABLE_WHILE_SUSPENDED:
+            rule = f"{prefix}{_IS_SUSPENDED} || ({unchanged})"
+            yield CelRule(rule, _SUSPENDED_MESSAGE, field_path=here)
             continue
-        yield CelRule(
-            _unchanged_expression(here, optional=_is_optional(path)), _IMMUTABLE_MESSAGE, field_path=here
-        )
+        below = nested_model(field.annotation)
+        if below is not None and _has_mutable_fields(path):
+            present = condition
+            if _is_optional(path):
+                yield CelRule(f"has(self{here}) == has(oldSelf{here})", _IMMUTABLE_MESSAGE, field_path=here)
+                present = f"has(self{here}) && has(oldSelf{here})"
+            yield from immutability_rules(below, path, present)
+            continue
+        yield CelRule(f"{prefix}({unchanged})" if prefix else unchanged, _IMMUTABLE_MESSAGE, field_path=here)
+
+
+def _has_mutable_fields(path: str) -> bool:
+    return any(free.startswith(f"{path}.") for free in (*MUTABLE_IN_CLUSTER, *MUTABLE_WHILE_SUSPENDED))
 
 
 def _unchanged_expression(here: str, *, optional: bool) -> str:

@@ -39,3 +39,15 @@ MUTABLE_IN_CLUSTER = (
     "spec.lifecycle.startDeadlineSeconds",
     "spec.lifecycle.ttlSecondsAfterFinished",
 )
+
+#: Fields that may change in a cluster while the job is suspended, before and after the change: pods of the
+#: resumed job are made from them.
+MUTABLE_WHILE_SUSPENDED = (
+    "spec.podTemplate",
+    "spec.controlPods",
+    "spec.trainer.podTemplate",
+    "spec.critic.podTemplate",
+    "spec.reference.podTemplate",
+    "spec.teacher.podTemplate",
+    "spec.rollout.podTemplate",
+)

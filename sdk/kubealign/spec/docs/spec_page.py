@@ -11,7 +11,7 @@ from kubealign.spec.base import SpecUnion, field_alias
 from kubealign.spec.docs.field_docs import describe_bounds, describe_default, describe_meaning, describe_type
 from kubealign.spec.field_lookup import document_fields, item_type, nested_model
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
+from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER, MUTABLE_WHILE_SUSPENDED
 from kubealign.spec.status import AlignmentJobStatus
 
 _INTRODUCTION = """\
@@ -90,6 +90,7 @@ def render_page() -> str:
 def _cluster_section() -> str:
     rules = [
         *(f"`{path}` may change;" for path in MUTABLE_IN_CLUSTER),
+        *(f"`{path}` may change while `spec.suspend` is true;" for path in MUTABLE_WHILE_SUSPENDED),
         "labels and annotations may change, and apply to pods that are created afterwards;",
         "all other fields are immutable.",
     ]

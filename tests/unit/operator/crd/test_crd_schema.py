@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, Field
 
 from kubealign.spec.base import SpecModel, SpecUnion
+from kubealign.spec.mutable_fields import MUTABLE_WHILE_SUSPENDED
 from kubealign_operator.crd.cel import cel_string
 from kubealign_operator.crd.cross_field_rules import cross_field_rules
 from kubealign_operator.crd.definition import crd_manifest, definition, job_schema
@@ -157,7 +158,9 @@ def test_only_fields_read_by_the_operator_are_mutable() -> None:
     fixed = {rule.field_path for rule in immutability_rules()}
     assert not fixed & {".suspend", ".lifecycle", ".lifecycle.maxRestarts", ".rollout", ".rollout.replicas"}
     assert {".seed", ".maxSteps", ".policy", ".checkpoint", ".lifecycle.maxFailedGroups"} <= fixed
-    assert {".rollout.sampling", ".rollout.minReplicas", ".podTemplate"} <= fixed
+    assert {".rollout.sampling", ".rollout.minReplicas", ".podTemplate", ".trainer.ranks"} <= fixed
+    suspended = {rule.field_path for rule in immutability_rules() if "self.suspend" in rule.expression}
+    assert suspended == {path.removeprefix("spec") for path in MUTABLE_WHILE_SUSPENDED}
 
 
 def test_scale_and_column_paths_exist() -> None:

@@ -491,3 +491,21 @@ def test_a_job_of_the_same_name_waits_for_the_old_pods_to_be_deleted() -> None:
     cluster.pods.clear()
     cluster.settle()
     assert cluster.short_names() == ["nats", "prepare"]
+
+
+def test_a_resumed_job_is_made_from_the_templates_that_changed_meanwhile() -> None:
+    cluster = Cluster(sft())
+    cluster.start()
+    cluster.job["spec"]["suspend"] = True
+    for _ in range(3):
+        cluster.settle()
+        cluster.finish_leaving()
+    cluster.settle()
+    assert cluster.phase == "Suspended"
+    container = {"name": "main", "resources": {"limits": {"memory": "64Gi"}}}
+    cluster.job["spec"]["trainer"] = {"podTemplate": {"spec": {"containers": [container]}}}
+    cluster.job["spec"]["suspend"] = False
+    cluster.start()
+    assert cluster.phase == "Running"
+    (main,) = cluster.pods[cluster.name("trainer-0")]["spec"]["containers"]
+    assert main["resources"]["limits"]["memory"] == "64Gi"
