@@ -60,7 +60,9 @@ NATS_PROBE_MODULE = "kubealign_services.messaging.jetstream.nats_probe"
 
 
 class _PodModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    """Base class of what the operator tells a pod. Fields that a newer operator adds are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class PodPorts(_PodModel):

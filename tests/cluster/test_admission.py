@@ -152,6 +152,7 @@ def test_every_field_of_the_status_can_be_stored(
         "reward": -1.5,
         "kl": 0.0,
         "weightVersion": 3,
+        "image": "kubealign-services:1",
         "startTime": now,
         "completionTime": now,
         "activeSince": now,

@@ -116,6 +116,12 @@ class AlignmentJobStatus(_StatusModel):
         None, description="KL divergence from the reference at the last step, in nats per token."
     )
     weight_version: int | None = Field(None, description="Weight version of the rollout workers.")
+    image: str | None = Field(
+        None,
+        max_length=1024,
+        description="Image of the job's processes, unless a pod template names another: that of the platform "
+        "when the job started or was retried. An upgrade of the platform does not change it.",
+    )
     start_time: datetime | None = Field(None, description="Time at which the job first left Pending.")
     completion_time: datetime | None = Field(None, description="Time at which the job succeeded or failed.")
     active_since: datetime | None = Field(

@@ -6,7 +6,7 @@ Workload each.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kubealign.process_settings import Role
@@ -173,13 +173,17 @@ def render_context(
     checkpoint_source: ResultLocation | None,
     credentials_generation: int = 1,
 ) -> RenderContext:
-    """Return the context from which the manifests of the job are built."""
+    """Return the context from which the manifests of the job are built.
+
+    A job keeps the image with which it started: its processes speak with one another.
+    """
+    image = snapshot.previous_status.image or snapshot.platform.image
     return RenderContext(
         snapshot.name,
         snapshot.namespace,
         snapshot.uid,
         job,
-        snapshot.platform,
+        replace(snapshot.platform, image=image),
         tuple(dependencies),
         checkpoint_source,
         credentials_generation,

@@ -66,6 +66,8 @@ def plan_retry(snapshot: JobSnapshot, phase: JobPhase, job: AlignmentJob | None,
             "restarts": 0,
             "attempts": None,
             "retry": requested_retry(snapshot),
+            # Perhaps the platform was upgraded to mend what failed.
+            "image": None,
             "credentials": None if credentials is None else credentials.status,
         },
         events=(

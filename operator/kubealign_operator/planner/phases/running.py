@@ -95,6 +95,7 @@ def plan_active(
     context = render_context(snapshot, job, dependencies, checkpoint_source, credentials.status.generation)
     credentials_request = missing_credentials(snapshot, context, credentials.status.expires_at)
     status_changes = {
+        "image": context.platform.image,
         "start_time": snapshot.previous_status.start_time or snapshot.timestamp,
         "dependencies": list(dependencies) or None,
         "checkpoint_source": checkpoint_source,

@@ -299,3 +299,9 @@ def test_pods_may_have_a_service_account_whose_token_they_do_not_get() -> None:
     for manifest in pods.values():
         assert manifest["spec"]["serviceAccountName"] == "model-reader"
         assert manifest["spec"]["automountServiceAccountToken"] is False
+
+
+def test_a_process_ignores_settings_that_its_image_does_not_know() -> None:
+    settings = _settings(_pods(sft())["trainer-0"])
+    newer = {**json.loads(settings.model_dump_json(exclude_defaults=True)), "of_a_newer_operator": {"a": 1}}
+    assert PodSettings.model_validate_json(json.dumps(newer)) == settings

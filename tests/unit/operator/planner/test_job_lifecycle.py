@@ -12,7 +12,7 @@ from kubealign.spec.status import AlignmentJobStatus
 from kubealign_operator.kube_views.observed_job import DependencyView, DriverProgress, VolumePath
 from kubealign_operator.planner.plan import PodDeletion
 from support.rendering.cluster import Cluster
-from support.rendering.jobs import ppo, sft, two_ranks
+from support.rendering.jobs import PLATFORM, ppo, sft, two_ranks
 
 _SFT = DependencyView(
     "sft", "11111111-a", phase="Succeeded", result=VolumePath("runs", "sft-11111111/result")
@@ -509,3 +509,27 @@ def test_a_resumed_job_is_made_from_the_templates_that_changed_meanwhile() -> No
     assert cluster.phase == "Running"
     (main,) = cluster.pods[cluster.name("trainer-0")]["spec"]["containers"]
     assert main["resources"]["limits"]["memory"] == "64Gi"
+
+
+def test_a_job_keeps_its_image_until_it_is_retried() -> None:
+    def image(process: str) -> str:
+        return str(cluster.pods[cluster.name(process)]["spec"]["containers"][0]["image"])
+
+    cluster = Cluster(sft())
+    cluster.start()
+    assert cluster.job["status"]["image"] == PLATFORM.image
+    cluster.platform = replace(PLATFORM, image="kubealign/services:2")
+    cluster.end(cluster.name("trainer-0"), 1)
+    cluster.settle()
+    cluster.pass_time(60)
+    cluster.settle()
+    cluster.finish_leaving()
+    cluster.start()
+    assert cluster.name("trainer-0").endswith("-1")
+    assert {image(process) for process in ("trainer-0", "nats", "driver")} == {PLATFORM.image}
+    cluster.end(cluster.name("driver"), 78)
+    cluster.settle()
+    cluster.finish_leaving()
+    cluster.job["metadata"]["annotations"] = {"kubealign.dev/retry": "1"}
+    cluster.start()
+    assert {image(process) for process in ("trainer-0", "nats", "driver")} == {"kubealign/services:2"}
