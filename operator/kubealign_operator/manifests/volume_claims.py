@@ -40,14 +40,17 @@ def run_directory(job: AlignmentJob, uid: str) -> tuple[str, str]:
     volume = job.spec.checkpoint.volume
     if volume is None:
         raise LookupError(f"{job.name} names no checkpoint.volume")
-    return volume.claim_name, str(PurePosixPath(volume.path.lstrip("/"), names.run_directory(job.name, uid)))
+    return volume.claim_name, _run_path(volume.path, job.name, uid)
 
 
-def result_directory(job: AlignmentJob, uid: str) -> tuple[str, str]:
-    """Return (claim, folder within it) of the result.
+def result_path(volume_path: str, job: str, uid: str) -> str:
+    """Return the folder of the result within the claim.
 
-    Raises:
-        LookupError: The job has no volume.
+    Args:
+        volume_path: checkpoint.volume.path of the job.
     """
-    claim_name, path = run_directory(job, uid)
-    return claim_name, str(PurePosixPath(path, "result"))
+    return str(PurePosixPath(_run_path(volume_path, job, uid), "result"))
+
+
+def _run_path(volume_path: str, job: str, uid: str) -> str:
+    return str(PurePosixPath(volume_path.lstrip("/"), names.run_directory(job, uid)))

@@ -79,18 +79,29 @@ def _decide(snapshot: JobSnapshot, job: AlignmentJob | None, error: str) -> Deci
         if requested_retry(snapshot):
             return plan_retry(snapshot, phase, job, error)
         return plan_finished(snapshot, phase)
-    if job is None:
-        return plan_invalid(snapshot, error)
-    if error:
-        # A running job that was scaled beyond the limit goes on as it is.
-        is_done = snapshot.has_started and has_succeeded(snapshot)
-        return plan_success(snapshot, job) if is_done else plan_invalid(snapshot, error)
+    if job is None or error:
+        return _decide_unplannable(snapshot, error)
     errors = _validation_errors(snapshot, job)
     if errors:
         return plan_invalid(snapshot, "; ".join(errors))
     if phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING):
         return _decide_active(snapshot, job)
     return _decide_inactive(snapshot, job)
+
+
+def _decide_unplannable(snapshot: JobSnapshot, error: str) -> Decision:
+    """Decide on a job that this operator can plan no pods for.
+
+    One that has started goes on as it is, and its end is seen: it was admitted by an operator that was less
+    strict, or was scaled beyond the limit.
+    """
+    if snapshot.has_started:
+        if has_succeeded(snapshot):
+            return plan_success(snapshot)
+        failure_reason = permanent_failure(snapshot, of_any_process=True)
+        if failure_reason is not None:
+            return plan_failure(snapshot, failure_reason)
+    return plan_invalid(snapshot, error)
 
 
 def _validation_errors(snapshot: JobSnapshot, job: AlignmentJob) -> list[str]:
@@ -110,7 +121,7 @@ def _decide_active(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
     lost_quota = "" if admission is None else admission.obstacle
     if previous.phase is JobPhase.SUSPENDING or job.spec.suspend or lost_quota:
         if has_succeeded(snapshot):
-            return plan_success(snapshot, job)
+            return plan_success(snapshot)
         failure_reason = permanent_failure(snapshot)
         if failure_reason is not None:
             return plan_failure(snapshot, failure_reason)

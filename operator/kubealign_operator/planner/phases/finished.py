@@ -10,8 +10,8 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import ConditionStatus, JobPhase, ResultLocation, RoleStatus
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.kube_views.lenient_json import get_path, number
-from kubealign_operator.manifests.volume_claims import result_directory
+from kubealign_operator.kube_views.lenient_json import get_path, mapping, number, text
+from kubealign_operator.manifests.volume_claims import result_path
 from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.admission.workload_changes import finish_workloads
 from kubealign_operator.planner.failure_reasons import FailureReason
@@ -40,13 +40,18 @@ def has_succeeded(snapshot: JobSnapshot) -> bool:
     return any(pod_state.exit_code(pod) == ExitCode.DONE for pod in snapshot.pods_in_group(names.DRIVER))
 
 
-def permanent_failure(snapshot: JobSnapshot) -> FailureReason | None:
-    """Return the reason of the first process that reported a permanent failure."""
+def permanent_failure(snapshot: JobSnapshot, *, of_any_process: bool = False) -> FailureReason | None:
+    """Return the reason of the first process that reported a permanent failure.
+
+    Args:
+        of_any_process: The processes of the job are unknown: those of all its pods count.
+    """
     process_names = {process.name for process in snapshot.processes}
     # The exit code of a leftover has been seen before: a retry of the job must not fail by it.
     for pod in snapshot.remaining_pods:
         process = snapshot.process_name(pod)
-        if process in process_names and pod_state.exit_code(pod) == ExitCode.PERMANENT:
+        is_known = of_any_process or process in process_names
+        if is_known and pod_state.exit_code(pod) == ExitCode.PERMANENT:
             return failure_reasons.permanent_failure_reason(process, pod)
     return None
 
@@ -59,16 +64,25 @@ def deadline_failure(snapshot: JobSnapshot, job: AlignmentJob) -> FailureReason 
     return FailureReason(DEADLINE, f"the job has run for {seconds:g} s (lifecycle.activeDeadlineSeconds)")
 
 
-def plan_success(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
-    """Decide that the job has succeeded."""
-    claim_name, path = result_directory(job, snapshot.uid)
+def plan_success(snapshot: JobSnapshot) -> Decision:
+    """Decide that the job has succeeded. Its spec need not be readable."""
     steps = "" if snapshot.step is None else f" after step {snapshot.step}"
     conditions = (
         desired_condition(COMPLETE, True, "Succeeded"),
         desired_condition(FAILED, False, "Succeeded"),
     )
-    result = ResultLocation.model_construct(claim_name=claim_name, path=path)
+    result = _result_location(snapshot)
     return _finish(snapshot, JobPhase.SUCCEEDED, f"succeeded{steps}", conditions, "Succeeded", result=result)
+
+
+def _result_location(snapshot: JobSnapshot) -> ResultLocation | None:
+    """Return the folder of the result; None: the spec names no volume."""
+    volume = mapping(get_path(snapshot.observed.job, "spec", "checkpoint", "volume"))
+    claim_name = text(volume.get("claimName"))
+    if not claim_name:
+        return None
+    path = result_path(text(volume.get("path")), snapshot.name, snapshot.uid)
+    return ResultLocation.model_construct(claim_name=claim_name, path=path)
 
 
 def plan_failure(snapshot: JobSnapshot, cause: FailureReason) -> Decision:

@@ -80,7 +80,7 @@ def plan_active(
         admission: Kueue's admission of the job; None: no queue admits it.
     """
     if has_succeeded(snapshot):
-        return plan_success(snapshot, job)
+        return plan_success(snapshot)
     failure_reason = permanent_failure(snapshot) or deadline_failure(snapshot, job)
     if failure_reason is not None:
         return plan_failure(snapshot, failure_reason)

@@ -101,6 +101,24 @@ def test_a_running_job_is_left_alone_by_a_stricter_operator() -> None:
     assert cluster.message == ""
 
 
+@pytest.mark.parametrize(("exit_code", "phase"), [(0, "Succeeded"), (78, "Failed")])
+def test_the_end_of_a_job_is_seen_by_a_stricter_operator(exit_code: int, phase: str) -> None:
+    cluster = Cluster(sft())
+    cluster.start()
+    cluster.job["spec"]["surprise"] = 1
+    cluster.end(cluster.name("driver"), exit_code, "the data has no prompts")
+    cluster.settle()
+    assert cluster.phase == phase
+    if phase == "Succeeded":
+        uid = cluster.job["metadata"]["uid"][:8]
+        assert cluster.job["status"]["result"] == {"claimName": "runs", "path": f"team/sft-{uid}/result"}
+    else:
+        assert "the data has no prompts" in cluster.message
+    cluster.finish_leaving()
+    cluster.settle()
+    assert cluster.phase == phase
+
+
 def test_unknown_metadata_of_kubernetes_is_ignored() -> None:
     job = sft()
     job["metadata"] |= {"aFieldOfTomorrow": {"x": 1}, "managedFields": [{"manager": "kubectl"}]}
