@@ -14,7 +14,8 @@ from cluster.support.programs import find
 from cluster.support.tenant import Tenant
 from kubealign.labels import QUEUE_LABEL, QUEUE_PRIORITY_LABEL
 
-pytestmark = pytest.mark.timeout(1200)
+# The life of a queued job without real pods is in tests/cluster/kueue.
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.full]
 
 _STEPS = 40
 _QUEUE = "align"
