@@ -52,6 +52,21 @@ def test_the_operator_reads_its_file(helm: Helm, tmp_path: Path, name: str) -> N
         assert config.redis.tls == config.platform.redis_tls == (name != "plain-redis")
 
 
+def test_manifests_without_generated_secrets_are_the_same_each_time(helm: Helm) -> None:
+    """Argo CD renders without a cluster, and would replace generated secrets at each synchronisation."""
+
+    def renderings(values: dict[str, Any]) -> set[str]:
+        # Without the large definition, which is a plain file, a rendering takes a fraction of the time.
+        file = helm.values({"crds": {"install": False}, **values})
+        arguments = ("template", RELEASE, str(CHART), "-f", str(file))
+        return {helm(*arguments) for _ in range(2)}
+
+    named = {"redis": {"existingSecret": "redis-login"}, "dashboard": {"tls": {"existingSecret": "board"}}}
+    assert len(renderings(named)) == 1
+    for section in named:
+        assert len(renderings({section: named[section]})) == 2, "the other secret is generated"
+
+
 def test_what_the_administrator_sets_reaches_the_pods_of_jobs(helm: Helm, tmp_path: Path) -> None:
     platform = configuration(helm.render(VALUES["everything"]), tmp_path).platform
     assert (platform.run_as_user, platform.fs_group) == (1000, 2000)
