@@ -24,6 +24,7 @@ from support.deep_documents import with_deep_affinity
 
 _LAG = "kubealign_operator_loop_lag_seconds"
 _MAX_LAG = "1.0"
+_SUCCEEDED_SECONDS = 240.0
 _numbers = itertools.count(1)
 
 _BYTES = st.binary(max_size=64) | st.sampled_from(
@@ -122,7 +123,10 @@ def _check(examples: int, team: Team, other: Team, operator: OperatorProcess, re
                 )
         good = f"good-{next(_numbers)}"
         other.apply(sft(good))
-        other.until_phase(good, "Succeeded")
+        # API server and scheduler of one small machine are busy with a thousand pods of a hostile job.
+        other.until(
+            lambda: other.phases().get(good) == "Succeeded", f"{good} to be Succeeded", _SUCCEEDED_SECONDS
+        )
         assert (operator.daemon.alive, operator.daemon.pid) == (True, pid)
         measured = operator.metric(f"{_LAG}_count")
         assert measured > 0
@@ -133,7 +137,11 @@ def _check(examples: int, team: Team, other: Team, operator: OperatorProcess, re
 
 
 @pytest.mark.parametrize(
-    "examples", [4, pytest.param(60, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+    "examples",
+    [
+        pytest.param(4, marks=pytest.mark.timeout(1200)),
+        pytest.param(60, marks=[pytest.mark.full, pytest.mark.timeout(3600)]),
+    ],
 )
 def test_other_tenants_run_while_one_writes_anything(
     team: Team,
