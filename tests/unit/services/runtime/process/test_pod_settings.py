@@ -145,9 +145,16 @@ def test_no_settings(container: Container) -> None:
     )
 
 
-def test_settings_of_another_version(container: Container) -> None:
+def test_settings_that_a_newer_operator_adds_are_ignored(container: Container) -> None:
+    known = container.refusal()
     container.environment[pod_contract.ENV_SETTINGS] = json.dumps(POD | {"color": "red"})
-    assert container.refusal().startswith("KUBEALIGN_SETTINGS cannot be used: color:")
+    assert container.refusal() == known
+    assert "color" not in known
+
+
+def test_settings_of_another_kind_are_refused(container: Container) -> None:
+    container.environment[pod_contract.ENV_SETTINGS] = json.dumps(POD | {"rank": "first"})
+    assert container.refusal().startswith("KUBEALIGN_SETTINGS cannot be used: rank:")
 
 
 @pytest.mark.parametrize(
