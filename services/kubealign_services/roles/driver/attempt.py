@@ -145,7 +145,7 @@ async def run_attempt(
                     CheckpointWriter(context.job.name, run_fence, store, members)
                 )
                 report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
-                report.write_recovered(state.step, restored.step_metrics)
+                await report.write_recovered(state.step, restored.step_metrics)
                 run = await _build_run(job_context, bus, checkpoints, report, state, stack, replay)
                 context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, run.report))
                 return run

@@ -1,5 +1,6 @@
 """Step metrics: collected while a step runs, then written to `metrics.jsonl` and to all sinks."""
 
+import asyncio
 import json
 import logging
 import time
@@ -93,12 +94,13 @@ class MetricsReport:
         self.write(step, record.metrics)
         self.write_samples(step, record.previews)
 
-    def write_recovered(self, step: int, metrics: Mapping[str, float]) -> None:
+    async def write_recovered(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step that an earlier driver trained, unless it has written them itself.
 
         `seconds/step` is the time before the TrainStep.
         """
-        if metrics and last_reported_step(self._path) != step:
+        # A thread reads the file, which has a line for each step of the run.
+        if metrics and await asyncio.to_thread(last_reported_step, self._path) != step:
             self.latest_metrics = metrics
             self.write(step, metrics)
 
