@@ -53,7 +53,6 @@ class WorkloadView:
     unit: str = ""
     #: Digest of the desired pod sets, queue and priority with which the Workload was created.
     digest: str = ""
-    queue: str = ""
     #: spec.active: False means that an administrator has withdrawn the Workload from its queue.
     is_active: bool = True
     #: Name of a pod set -> number of its pods.
@@ -75,6 +74,11 @@ class WorkloadView:
     def is_true(self, kind: str) -> bool:
         condition = self.condition(kind)
         return condition is not None and condition.get("status") == "True"
+
+    @property
+    def must_be_released(self) -> bool:
+        """True if Kueue has evicted the Workload and waits for its owner to return the reservation."""
+        return self.is_true("Evicted") and self.has_reservation
 
     @property
     def was_deactivated_by_kueue(self) -> bool:
@@ -119,12 +123,8 @@ def workload_view(workload: Mapping[str, Any]) -> WorkloadView:
         is_deleting=metadata.get("deletionTimestamp") is not None,
         unit=labels(metadata.get("labels")).get(UNIT_LABEL, ""),
         digest=labels(metadata.get("annotations")).get(POD_SETS_ANNOTATION, ""),
-        queue=text(get_path(workload, "spec", "queueName")),
         is_active=get_path(workload, "spec", "active") is not False,
-        pod_counts={
-            text(item.get("name")): integer(item.get("count")) or 0
-            for item in items(get_path(workload, "spec", "podSets"))
-        },
+        pod_counts=_pod_counts(get_path(workload, "spec", "podSets")),
         conditions=items(status.get("conditions")),
         assignments={assignment.name: assignment for assignment in assignments},
         has_reservation=isinstance(status.get("admission"), Mapping),
@@ -133,10 +133,7 @@ def workload_view(workload: Mapping[str, Any]) -> WorkloadView:
             for check in items(status.get("admissionChecks"))
             for update in items(check.get("podSetUpdates"))
         ),
-        reclaimable={
-            text(item.get("name")): integer(item.get("count")) or 0
-            for item in items(status.get("reclaimablePods"))
-        },
+        reclaimable=_pod_counts(status.get("reclaimablePods")),
     )
 
 
@@ -151,6 +148,11 @@ def flavor_view(flavor: Mapping[str, Any]) -> PodPlacement:
 def priority_value(priority_class: Mapping[str, Any]) -> int:
     """Return the value of a WorkloadPriorityClass or a PriorityClass; 0: it has none."""
     return integer(priority_class.get("value")) or 0
+
+
+def _pod_counts(entries: object) -> dict[str, int]:
+    """Return the numbers of pods by pod set."""
+    return {text(item.get("name")): integer(item.get("count")) or 0 for item in items(entries)}
 
 
 def _assignment(item: Mapping[str, Any]) -> PodSetAssignment:

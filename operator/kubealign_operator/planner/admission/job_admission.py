@@ -21,7 +21,6 @@ from kubealign_operator.manifests.workload import (
     PodSet,
     TooManyPodSets,
     WorkloadPriority,
-    digest_of,
     pod_set_of,
     pod_sets,
     priority_class_name,
@@ -44,7 +43,7 @@ class JobAdmission:
 
     Attributes:
         problem: Reason why the job cannot ask for quota; empty: it can.
-        sets: Pod sets of the job; empty where there is a problem.
+        sets: Pod sets of the job; empty where they are too many.
         manifest: Workload that the job needs as a whole; empty where there is a problem.
         main: Existing Workload of the job as a whole; None: there is none.
         workers: Name of a rollout worker -> its own Workload.
@@ -66,13 +65,13 @@ class JobAdmission:
         if not self.obstacle:
             return "Admitted"
         main = self.main
-        if main is not None and main.is_true(EVICTED) and main.has_reservation:
+        if main is not None and main.must_be_released:
             return "Evicted"
         return "Inactive" if main is not None and not main.is_active else "Queued"
 
     @property
     def obstacle(self) -> str:
-        """Why the job has no quota; empty: it has.
+        """Reason why the job has no quota; empty: it has.
 
         A job that runs keeps its quota until Kueue evicts it, also where it could not ask again.
         """
@@ -85,7 +84,7 @@ class JobAdmission:
             return f"waits in queue {self.queue} of Kueue"
         if main.is_deleting or main.is_true(FINISHED):
             return f"waits for the deletion of Workload {main.name}"
-        if main.is_true(EVICTED) and main.has_reservation:
+        if main.must_be_released:
             cause = main.message(EVICTED).rstrip(".") or "no reason was given"
             return f"evicted from queue {self.queue} of Kueue: {cause}"
         if not main.is_active:
@@ -95,23 +94,19 @@ class JobAdmission:
             detail = main.message(ADMITTED) or "its admission checks have not passed"
         return f"waits in queue {self.queue} of Kueue" + (f": {detail}" if detail else "")
 
-    def is_outdated(self, view: WorkloadView, manifest: Mapping[str, Any]) -> bool:
-        """Return True if an existing Workload asks for something else than the job needs now."""
-        return bool(manifest) and view.digest != digest_of(manifest)
-
     def covered_workers(self, world_size: int) -> int:
         """Return the number of rollout workers that the quota of the job as a whole covers.
 
         Args:
             world_size: Number of pods of a worker.
         """
-        main, name = self.main, self._rollout_set
+        main, name = self.main, self.rollout_set
         assignment = None if main is None else main.assignments.get(name)
         if main is None or assignment is None:
             return 0
         # Kueue subtracts from the pods that were asked for, not from those that were admitted.
-        kept = main.pod_counts.get(name, assignment.count) - main.reclaimable.get(name, 0)
-        return max(0, min(assignment.count, kept)) // world_size
+        needed = main.pod_counts.get(name, assignment.count) - main.reclaimable.get(name, 0)
+        return max(0, min(assignment.count, needed)) // world_size
 
     def worker_manifest(self, unit: str, members: Sequence[Process]) -> Mapping[str, Any]:
         """Return the Workload with which one rollout worker asks for quota."""
@@ -123,8 +118,10 @@ class JobAdmission:
         """Return the scheduling fields that Kueue's answer adds to the pod of a process.
 
         Raises:
-            UnknownFlavor: A ResourceFlavor of the assignment does not exist.
+            UnknownFlavor: The pod's set, or a ResourceFlavor of its assignment, does not exist.
         """
+        if not self.sets:
+            raise UnknownFlavor(self.problem)
         view = self.workers.get(process.unit) or self.main
         if view is None:
             return ()
@@ -139,7 +136,8 @@ class JobAdmission:
         return (*assigned, *updates, admission_placement(view.name, name))
 
     @property
-    def _rollout_set(self) -> str:
+    def rollout_set(self) -> str:
+        """Name of the pod set of the rollout workers."""
         return next((each.name for each in self.sets if Role.ROLLOUT in each.groups), Role.ROLLOUT.value)
 
 
@@ -207,9 +205,12 @@ def job_admission(
     workers = {view.unit: view for view in views if view.unit}
     try:
         sets = pod_sets(context, snapshot.processes, lambda process: build_pod(context, process, 0))
-        priority = _priority(context, sets, kueue)
-    except (TooManyPodSets, UnknownPriorityClass) as error:
+    except TooManyPodSets as error:
         return JobAdmission(context, kueue, queue, str(error), main=main, workers=workers)
+    try:
+        priority = _priority(context, sets, kueue)
+    except UnknownPriorityClass as error:
+        return JobAdmission(context, kueue, queue, str(error), sets, main=main, workers=workers)
     manifest = workload(context, sets, priority)
     return JobAdmission(context, kueue, queue, "", sets, priority, manifest, main, workers)
 

@@ -7,10 +7,10 @@ from typing import Any
 from kubealign.process_settings import Role
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.kueue_view import WorkloadView
+from kubealign_operator.manifests.workload import digest_of
 from kubealign_operator.planner import start_order
 from kubealign_operator.planner.admission.job_admission import JobAdmission, is_admitted, own_workloads
 from kubealign_operator.planner.admission.workload_status import (
-    EVICTED,
     FINISHED,
     PODS_READY,
     finish,
@@ -74,7 +74,7 @@ def request_admission(snapshot: JobSnapshot, admission: JobAdmission) -> Workloa
             actions.create.append(dict(admission.manifest))
     elif not main.is_deleting and _must_be_replaced(admission, main):
         actions.changes.append(_deletion(main))
-    elif main.is_true(EVICTED) and main.has_reservation:
+    elif main.must_be_released:
         actions.changes.append(release_reservation(main, snapshot.timestamp))
     return actions
 
@@ -126,7 +126,7 @@ def _maintain_worker(
         return
     elif view.is_true(FINISHED):
         actions.changes.append(_deletion(view))
-    elif view.is_true(EVICTED) and view.has_reservation:
+    elif view.must_be_released:
         actions.changes.append(release_reservation(view, snapshot.timestamp))
 
 
@@ -139,7 +139,7 @@ def _remove_surplus(
 ) -> None:
     """Give back the quota of rollout workers that the job no longer has, once their pods have ended."""
     own = {unit.name for unit in workers[covered:]}
-    wanted = {member.process.name for unit in workers for member in unit.members}
+    processes = {member.process.name for unit in workers for member in unit.members}
     present = {snapshot.process_name(pod) for pod in snapshot.remaining_pods}
     for name, view in admission.workers.items():
         if name not in own and not view.is_deleting and not _has_pods(name, present):
@@ -147,11 +147,11 @@ def _remove_surplus(
     main = admission.main
     if main is None or not workers or len(workers) >= covered:
         return
-    if not any(name.startswith(f"{Role.ROLLOUT}-") for name in present - wanted):
+    if not any(name.startswith(f"{Role.ROLLOUT}-") for name in present - processes):
         world_size = len(workers[0].members)
-        pod_set = next(each for each in admission.sets if Role.ROLLOUT in each.groups)
-        requested = main.pod_counts.get(pod_set.name, 0)
-        actions.changes.append(give_back(main, pod_set.name, requested - len(workers) * world_size))
+        pod_set = admission.rollout_set
+        requested = main.pod_counts.get(pod_set, 0)
+        actions.changes.append(give_back(main, pod_set, requested - len(workers) * world_size))
 
 
 def _has_pods(unit: str, processes: set[str]) -> bool:
@@ -162,11 +162,12 @@ def _must_be_replaced(admission: JobAdmission, main: WorkloadView) -> bool:
     """Return True if Kueue should get a new Workload: it has finished, or the job needs other quota now."""
     if main.is_true(FINISHED):
         return True
-    if main.has_reservation and not main.is_true(EVICTED):
+    if main.has_reservation and not main.must_be_released:
         return False
     # Kueue queues a Workload that it has deactivated itself never again, even if it is active again.
     is_abandoned = main.is_active and not main.has_reservation and main.was_deactivated_by_kueue
-    return is_abandoned or admission.is_outdated(main, admission.manifest) or bool(main.reclaimable)
+    is_outdated = bool(admission.manifest) and main.digest != digest_of(admission.manifest)
+    return is_abandoned or is_outdated or bool(main.reclaimable)
 
 
 def _deletion(view: WorkloadView) -> WorkloadDeletion:

@@ -368,6 +368,19 @@ def test_neither_a_new_image_nor_a_new_value_of_the_priority_costs_a_job_its_tur
     assert cluster.workloads[main(cluster)]["metadata"]["uid"] == before
 
 
+def test_a_job_runs_on_without_its_priority_class() -> None:
+    cluster = running(ppo())
+    del cluster.pod_priorities["research"]
+    cluster.end(cluster.name("critic-0"), 1)
+    cluster.settle()
+    cluster.pass_time(60)
+    cluster.settle()
+    cluster.finish_leaving()
+    cluster.start()
+    assert cluster.phase == "Running"
+    assert cluster.name("critic-0") == "ppo-critic-0-1"
+
+
 def test_a_queue_that_is_changed_while_the_job_waits_gets_a_new_workload() -> None:
     cluster = queued(sft())
     cluster.settle()
