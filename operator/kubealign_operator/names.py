@@ -11,6 +11,7 @@ from kubealign.labels import MAIN_CONTAINER as MAIN_CONTAINER
 from kubealign.labels import MANAGED_BY as MANAGED_BY
 from kubealign.labels import POD_SETS_ANNOTATION as POD_SETS_ANNOTATION
 from kubealign.labels import PROCESS_LABEL as PROCESS_LABEL
+from kubealign.labels import PROCESSES_LABEL as PROCESSES_LABEL
 from kubealign.labels import ROLE_LABEL as ROLE_LABEL
 from kubealign.labels import UID_LABEL as UID_LABEL
 from kubealign.labels import UNIT_LABEL as UNIT_LABEL

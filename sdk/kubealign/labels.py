@@ -17,6 +17,8 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 CREDENTIALS_LABEL = f"{GROUP}/credentials-generation"
 #: Rank of a pod in a rollout worker with several pods, from 0; absent on other pods.
 WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
+#: Number of processes in a pod that has several, the first of which is in PROCESS_LABEL.
+PROCESSES_LABEL = f"{GROUP}/processes"
 #: Annotation of a job that requests a retry after a failure. Each new value is one retry.
 RETRY_ANNOTATION = f"{GROUP}/retry"
 #: Annotation of a job that requests new credentials. Each new value is one renewal.

@@ -73,6 +73,13 @@ class PodPorts(_PodModel):
     health: int = Field(default=HEALTH_PORT, ge=1, le=65535)
     nats: int = Field(default=NATS_PORT, ge=1, le=65535)
 
+    def of_process(self, index: int) -> "PodPorts":
+        """Return the ports of the process with this index in its pod, from 0.
+
+        Health follows that of the pod as a whole where the pod has several processes.
+        """
+        return self.model_copy(update={"grpc": self.grpc + index, "metrics": self.metrics + index})
+
 
 class PodRedis(_PodModel):
     """The platform's Redis and the job's user in it. The password is in the Secret."""
@@ -85,8 +92,17 @@ class PodRedis(_PodModel):
     tls: bool = False
 
 
+class PodCompanion(_PodModel):
+    """A further rank in the pod, with the settings in which it differs from the first one."""
+
+    name: str
+    rank: int = Field(ge=0)
+    #: The process has a gRPC server.
+    serves: bool = False
+
+
 class PodSettings(_PodModel):
-    """Settings of a process that are neither secret nor equal in every pod."""
+    """Settings of a pod's first process that are neither secret nor equal in every pod."""
 
     #: Unique within the job: prepare, trainer-0, rollout-1, reward-helpful-0, driver.
     name: str
@@ -116,3 +132,5 @@ class PodSettings(_PodModel):
     nats_host: str
     redis: PodRedis
     ports: PodPorts = PodPorts()
+    #: Further ranks of the same unit in this pod, by rank.
+    companions: tuple[PodCompanion, ...] = ()

@@ -50,6 +50,9 @@ class Process:
     serves: bool = True
     #: Groups that the process calls, whose addresses are in its settings.
     calls: tuple[str, ...] = ()
+    #: Further ranks of the unit in the same pod, by rank. `roles` lists every process by itself; the operator
+    #: divides the ranks into pods.
+    companions: tuple["Process", ...] = ()
 
     @property
     def role_spec(self) -> RoleSpec:
@@ -58,6 +61,11 @@ class Process:
         Preparation is a role of its own, although it has the driver's certificate.
         """
         return ROLE_SPECS.get(self.group) or ROLE_SPECS[self.role]
+
+    @property
+    def pod_processes(self) -> tuple["Process", ...]:
+        """All processes of the pod whose first process this is, by rank."""
+        return (self, *self.companions)
 
     @property
     def unit(self) -> str:
@@ -181,6 +189,24 @@ def generation_role(processes: Iterable[Process]) -> Role:
 def worker_name(group: str, replica: int, rank: int = 0) -> str:
     """Return the name of a process of an elastic worker; rank 0 has the name of the worker."""
     return f"{group}-{replica}" + (f"-r{rank}" if rank else "")
+
+
+def pod_process_names(first: str, count: int, worker_rank: int | None) -> list[str]:
+    """Return the names of the processes in a pod, by rank.
+
+    Args:
+        first: Name of the pod's first process.
+        count: Number of processes in the pod.
+        worker_rank: Rank of the first process in its elastic worker; None: the group is not elastic, or its
+            workers have one process.
+    """
+    if count <= 1:
+        return [first]
+    if worker_rank is None:
+        group, _, rank = first.rpartition("-")
+        return [worker_name(group, int(rank) + index) for index in range(count)]
+    group, _, replica = first.removesuffix(f"-r{worker_rank}").rpartition("-")
+    return [worker_name(group, int(replica), worker_rank + index) for index in range(count)]
 
 
 def with_replica(process: Process, replica: int) -> Process:

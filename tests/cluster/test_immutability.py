@@ -78,6 +78,9 @@ FREE_WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("trainer.podTemplate", {"trainer": {"podTemplate": _TEMPLATE}}),
     ("reference.podTemplate", {"reference": {"podTemplate": _TEMPLATE}}),
     ("rollout.podTemplate", {"rollout": {"podTemplate": _TEMPLATE}}),
+    ("trainer.processesPerPod", {"trainer": {"processesPerPod": 1}}),
+    ("reference.processesPerPod", {"reference": {"processesPerPod": 1}}),
+    ("rollout.processesPerPod", {"rollout": {"processesPerPod": 1}}),
 ]
 
 FREE: list[dict[str, Any]] = [

@@ -6,18 +6,22 @@ import http.client
 import json
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kubealign import pod_contract
-from kubealign.access.certificate_authority import CertificateAuthority
+from kubealign.access.certificate_authority import CertificateAuthority, IssuedCertificate
+from kubealign.local.errors import RunRefused
 from kubealign.local.processes.fork_server import ChildProcess, ForkServer
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 from kubealign.local.servers.redis import LocalRedisServer
-from kubealign.pod_contract import PodPorts, PodRedis, PodSettings
+from kubealign.pod_contract import PodCompanion, PodPorts, PodRedis, PodSettings
 from kubealign.process_settings import Role
 from kubealign.roles import PREPARE, Process, roles
 from kubealign.spec.job import AlignmentJob
+from kubealign_operator.manifests.context import Platform
+from kubealign_operator.manifests.pod_layout import arrange_pods, processes_per_pod
 from kubealign_services.runtime.process.mounts import Mounts
 
 _POLL_SECONDS = 0.1
@@ -47,6 +51,11 @@ class Container:
     ) -> None:
         given = [str(self._root), json.dumps(environment), *arguments]
         self._child = await fork_server.start_module(self.name, self._root / "log", _PROGRAM, given)
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
 
     @property
     def log(self) -> str:
@@ -116,14 +125,20 @@ class JobPods:
         self._folder = folder
         self._results = {name: PurePosixPath(path) for name, path in (results or {}).items()}
         self._ports = PortAllocator()
-        self._own = {
-            process.name: PodPorts(
-                grpc=self._ports.allocate(), metrics=self._ports.allocate(), health=self._ports.allocate()
-            )
-            for process in roles(self.job)
+        self._further_ports: list[PortAllocator] = []
+        platform = Platform(image="image", redis_host=LOOPBACK)
+        pod_size = partial(processes_per_pod, platform, job.spec)
+        self._processes = arrange_pods(roles(job), (), pod_size)
+        self._own = {process.name: self._pod_ports(len(process.companions)) for process in self._processes}
+        self._rendezvous = {
+            process.unit: f"{LOOPBACK}:{self._ports.allocate()}"
+            for process in self._processes
+            if process.world_size > 1
         }
         self._nats_port = self._ports.allocate()
         self._authority = CertificateAuthority.create(self.job.name, timedelta(hours=1))
+        #: One certificate for each role, as in the job's Secret.
+        self._issued: dict[Role, IssuedCertificate] = {}
         prefix = f"kubealign:default:{self.job.name}:"
         folder.mkdir()
         self._redis = LocalRedisServer(folder, self._ports.allocate(), prefix, "redis-secret", "admin-secret")
@@ -194,6 +209,11 @@ class JobPods:
                 prefix=self._redis.prefix,
             ),
             ports=self._own[process.name].model_copy(update={"nats": self._nats_port}),
+            rendezvous=self._rendezvous.get(process.unit) if process.world_size > 1 else None,
+            companions=tuple(
+                PodCompanion(name=each.name, rank=each.rank, serves=each.serves)
+                for each in process.companions
+            ),
         )
         environment = {
             pod_contract.ENV_SETTINGS: settings.model_dump_json(exclude_defaults=True),
@@ -207,14 +227,37 @@ class JobPods:
         return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
 
     def _workers(self) -> list[Process]:
-        return [process for process in roles(self.job) if process.role is not Role.DRIVER]
+        return [process for process in self._processes if process.role is not Role.DRIVER]
 
     def _process(self, name: str) -> Process:
-        return next(process for process in roles(self.job) if process.name == name)
+        return next(process for process in self._processes if process.name == name)
+
+    def _pod_ports(self, companions: int) -> PodPorts:
+        return PodPorts(
+            grpc=self._allocate_range(1 + companions),
+            metrics=self._allocate_range(1 + companions),
+            # The pod's own, then one for each of several processes.
+            health=self._allocate_range(2 + companions if companions else 1),
+        )
+
+    def _allocate_range(self, count: int) -> int:
+        """Allocate consecutive ports and return the first one."""
+        while True:
+            first = self._ports.allocate()
+            following = range(first + 1, first + count)
+            allocator = PortAllocator(iter(following))
+            try:
+                if [allocator.allocate() for _ in following] == list(following):
+                    self._further_ports.append(allocator)
+                    return first
+            except RunRefused:
+                continue
 
     def _container(self, name: str, role: Role, health: int | None) -> Container:
         container = Container(name, self._folder / name, health)
-        issued = self._authority.issue(role)
+        if role not in self._issued:
+            self._issued[role] = self._authority.issue(role)
+        issued = self._issued[role]
         secrets = {
             pod_contract.CA_FILE: self._authority.certificate_pem,
             pod_contract.CERTIFICATE_FILE: issued.certificate_pem,

@@ -40,7 +40,7 @@ from kubealign.spec.cross_field_validation import (
     VALIDATES_ALL_ROWS,
 )
 from kubealign.spec.field_lookup import item_type, nested_model
-from kubealign.spec.job import Critic, Reference
+from kubealign.spec.job import Critic, Reference, Teacher
 from kubealign.spec.pods.egress import (
     EGRESS_DESTINATIONS,
     ENDS_BEFORE_START,
@@ -113,6 +113,20 @@ def union_rules(model: type[SpecUnion]) -> list[CelRule]:
     if model.default_member is None:
         return exactly_one_of(names)
     return [at_most_one_of(names)] if len(names) > 1 else []
+
+
+def _divisor_rule(ranks: str, field: str) -> CelRule:
+    """Return the rule that the ranks of a model can be divided into pods.
+
+    Args:
+        ranks: Expression of the number of ranks.
+        field: Name of the field with the number of ranks.
+    """
+    return CelRule(
+        f"!has(self.processesPerPod) || {ranks} % self.processesPerPod == 0",
+        f"must divide {field}",
+        field_path=".processesPerPod",
+    )
 
 
 def _parallelism_rules() -> Iterator[CelRule]:
@@ -439,11 +453,20 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "workers without pods of their own have no template: set trainer.podTemplate",
             field_path=".podTemplate",
         ),
+        CelRule(
+            "!has(self.processesPerPod) || self.placement == 'Own'",
+            "workers without pods of their own have no ranks in them: set trainer.processesPerPod",
+            field_path=".processesPerPod",
+        ),
+        _divisor_rule(
+            "(has(self.engine.torch) ? self.engine.torch.tensorParallel : 1)", "engine.torch.tensorParallel"
+        ),
     ],
     ConstantSchedule: [_ONE_WARMUP_RULE],
     LinearSchedule: [_ONE_WARMUP_RULE],
     CosineSchedule: [_ONE_WARMUP_RULE],
-    Trainer: list(_parallelism_rules()),
+    Trainer: [*_parallelism_rules(), _divisor_rule("self.ranks", "ranks")],
+    Teacher: [_divisor_rule("self.ranks", "ranks")],
     MegatronBackendSpec: [
         CelRule("self.precision != 'Float16'", FLOAT16_MESSAGE, field_path=".precision"),
     ],
@@ -470,6 +493,12 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "a reference without a pod of its own has no template: set trainer.podTemplate",
             field_path=".podTemplate",
         ),
+        CelRule(
+            "!has(self.processesPerPod) || self.placement == 'Own'",
+            "a reference without a pod of its own has no ranks in it: set trainer.processesPerPod",
+            field_path=".processesPerPod",
+        ),
+        _divisor_rule("self.ranks", "ranks"),
         CelRule(
             "!has(self.model) || self.placement != 'AdapterOff'",
             "a reference AdapterOff uses the policy's own first weights: remove it",
@@ -503,6 +532,12 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "a reward WithCritic has no pod of its own: set critic.podTemplate",
             field_path=".podTemplate",
         ),
+        CelRule(
+            "!has(self.processesPerPod) || self.placement == 'Own'",
+            "a reward WithCritic has no pod of its own: set critic.processesPerPod",
+            field_path=".processesPerPod",
+        ),
+        _divisor_rule("self.ranks", "ranks"),
         CelRule(
             "self.replicas == 1 || self.placement == 'Own'",
             "a reward WithCritic has no processes of its own: write 1, or set placement to Own",

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kubealign.pod_contract import METRICS_PORT
+from kubealign.spec.base import MAX_PROCESSES_PER_POD
 from kubealign_operator import names
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.egress import Rule, common_egress
@@ -12,7 +13,7 @@ from kubealign_operator.manifests.metadata import object_metadata
 def peers_policy(context: RenderContext) -> dict[str, Any]:
     """Build the NetworkPolicy of all pods.
 
-    Ingress: from the job itself, and from anywhere to the metrics port, which requires a client
+    Ingress: from the job itself, and from anywhere to the metrics ports, which require a client
     certificate. Egress: to the job itself, DNS and Redis.
     """
     pods = {"podSelector": {"matchLabels": {names.UID_LABEL: context.uid}}}
@@ -23,7 +24,13 @@ def peers_policy(context: RenderContext) -> dict[str, Any]:
             {"from": [pods]},
             {
                 "from": [{"namespaceSelector": {}}],
-                "ports": [{"protocol": "TCP", "port": METRICS_PORT}],
+                "ports": [
+                    {
+                        "protocol": "TCP",
+                        "port": METRICS_PORT,
+                        "endPort": METRICS_PORT + MAX_PROCESSES_PER_POD - 1,
+                    }
+                ],
             },
         ],
         "egress": common_egress(context, pods),

@@ -5,7 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubealign import pod_contract as container
-from kubealign.pod_contract import GRPC_PORT, HEALTH_PORT, NATS_PORT, RENDEZVOUS_PORT, PodRedis, PodSettings
+from kubealign.pod_contract import (
+    GRPC_PORT,
+    HEALTH_PORT,
+    NATS_PORT,
+    RENDEZVOUS_PORT,
+    PodCompanion,
+    PodPorts,
+    PodRedis,
+    PodSettings,
+)
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign_operator import names
@@ -14,6 +23,7 @@ from kubealign_operator.kube_views.lenient_json import get_path, items, mapping
 from kubealign_operator.manifests.context import Platform, RenderContext
 from kubealign_operator.manifests.egress import offline_environment
 from kubealign_operator.manifests.metadata import object_labels, object_metadata
+from kubealign_operator.manifests.pod_layout import pod_size_label
 from kubealign_operator.manifests.pod_placement import apply_placements, without_kueue
 from kubealign_operator.manifests.pod_templates import pod_templates, strategic_merge
 from kubealign_operator.manifests.volume_claims import mount_path, run_directory
@@ -25,7 +35,8 @@ from kubealign_operator.manifests.volumes import (
     role_mounts,
 )
 
-_ROLE_RESOURCES = {"requests": {"cpu": "500m", "memory": "2Gi"}}
+#: Requests of each process of a role.
+_ROLE_MILLICORES, _ROLE_GIBIBYTES = 500, 2
 _NATS_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 _BUILT_IN_RESOURCES = {
     Role.NATS: _NATS_RESOURCES,
@@ -47,7 +58,7 @@ def build_pod(
     attempt: int,
     placements: Sequence[PodPlacement] = (),
 ) -> dict[str, Any]:
-    """Build the complete manifest of the pod of one process of a job.
+    """Build the complete manifest of the pod of one process of a job and its companions.
 
     The job's pod templates are merged over the built-in spec, the general one first. Names and labels by
     which the operator finds its pods come last, so that no template changes them.
@@ -57,7 +68,7 @@ def build_pod(
             trainer.
         placements: Scheduling fields that Kueue's admission adds.
     """
-    templates = list(pod_templates(context, process))
+    templates = list(pod_templates(context.platform, context.job.spec, process))
     job_metadata = context.job.metadata
     merged: dict[str, Any] = {
         "metadata": {
@@ -77,6 +88,7 @@ def build_pod(
         names.ROLE_LABEL: str(process.role),
         names.CREDENTIALS_LABEL: str(context.credentials_generation),
         names.ATTEMPT_LABEL: str(attempt),
+        **pod_size_label(process),
     }
     if process.elastic and process.world_size > 1:
         metadata["labels"][names.WORKER_RANK_LABEL] = str(process.rank)
@@ -181,6 +193,9 @@ def process_settings(context: RenderContext, process: Process) -> PodSettings:
             prefix=names.redis_prefix(context.namespace, context.name),
             tls=platform.redis_tls,
         ),
+        companions=tuple(
+            PodCompanion(name=each.name, rank=each.rank, serves=each.serves) for each in process.companions
+        ),
     )
 
 
@@ -189,8 +204,12 @@ def _ports(process: Process) -> Mapping[str, int]:
         return {"nats": container.NATS_PORT}
     if process.one_shot:
         return {}
-    ports = {"metrics": container.METRICS_PORT, "health": container.HEALTH_PORT}
-    return {"grpc": container.GRPC_PORT, **ports} if process.serves else ports
+    ports = {"health": container.HEALTH_PORT}
+    for index, each in enumerate(process.pod_processes):
+        own, suffix = PodPorts().of_process(index), f"-{index}" if index else ""
+        ports |= {f"grpc{suffix}": own.grpc} if each.serves else {}
+        ports[f"metrics{suffix}"] = own.metrics
+    return ports
 
 
 def pod_security(platform: Platform) -> dict[str, Any]:
@@ -248,9 +267,10 @@ def default_resources(platform: Platform, process: Process) -> dict[str, Any]:
     The preparation, which has the driver's role, has the driver's where it has none of its own.
     """
     configured = platform.default_resources
-    role = process.role
+    role, count = process.role, len(process.pod_processes)
+    requests = {"cpu": f"{count * _ROLE_MILLICORES}m", "memory": f"{count * _ROLE_GIBIBYTES}Gi"}
     resources: Mapping[str, Any] = configured.get(
-        process.group, configured.get(role, _BUILT_IN_RESOURCES.get(role, _ROLE_RESOURCES))
+        process.group, configured.get(role, _BUILT_IN_RESOURCES.get(role, {"requests": requests}))
     )
     return {
         kind: dict(mapping(resources.get(kind))) for kind in ("requests", "limits") if resources.get(kind)

@@ -1,6 +1,6 @@
 """Pod templates and their strategic merge: later templates override earlier ones."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,7 +12,7 @@ from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.control_pods import ControlPods
 from kubealign_operator import names
 from kubealign_operator.kube_views.lenient_json import get_path, items, mapping
-from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.context import Platform
 
 #: Lists of objects -> the field that identifies an entry.
 _MERGE_KEYS = {
@@ -30,10 +30,11 @@ _MERGE_KEYS = {
 _APPENDED_LISTS = ("tolerations", "topologySpreadConstraints")
 
 
-def pod_templates(context: RenderContext, process: Process) -> Iterator[Mapping[str, Any]]:
+def pod_templates(
+    platform: Platform, spec: AlignmentJobSpec, process: Process
+) -> Iterator[Mapping[str, Any]]:
     """Yield the pod templates of a process in merge order: the platform's, the job's, the role's."""
-    spec = context.job.spec
-    yield mapping(context.platform.pod_template)
+    yield mapping(platform.pod_template)
     if spec.pod_template is not None:
         document = _document(spec.pod_template)
         if process.role is Role.NATS:
@@ -44,6 +45,16 @@ def pod_templates(context: RenderContext, process: Process) -> Iterator[Mapping[
     template = _role_template(spec, process)
     if template is not None:
         yield _document(template)
+
+
+def container_limits(templates: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the resource limits that pod templates, in merge order, give to the container `main`."""
+    limits: dict[str, Any] = {}
+    for template in templates:
+        for entry in items(get_path(template, "spec", "containers")):
+            if entry.get("name") == names.MAIN_CONTAINER:
+                limits = strategic_merge(limits, mapping(get_path(entry, "resources", "limits")))
+    return limits
 
 
 def _role_template(spec: AlignmentJobSpec, process: Process) -> BaseModel | None:

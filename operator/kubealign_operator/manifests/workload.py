@@ -109,7 +109,8 @@ def pod_sets(
     for group, members in by_group.items():
         minimum = None
         if rollout is not None and group == Role.ROLLOUT:
-            minimum = rollout.min_replicas * members[0].world_size
+            pods_per_worker = sum(member.replica == members[0].replica for member in members)
+            minimum = rollout.min_replicas * pods_per_worker
         template = reduced_template(build(members[0]))
         sets.append(PodSet(group, (group,), len(members), minimum, template))
     sets = sets if len(sets) <= MAX_POD_SETS else _merge_equal(sets)

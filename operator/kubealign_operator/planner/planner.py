@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import DependencyResult, JobPhase, ResultLocation
 from kubealign_operator.kube_views.observed_job import ObservedState
 from kubealign_operator.manifests.context import Platform
+from kubealign_operator.manifests.pod_layout import pod_layout_errors, processes_per_pod
 from kubealign_operator.planner.admission.job_admission import JobAdmission, job_admission
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.phases.finished import (
@@ -52,8 +54,11 @@ def plan_reconcile(observed: ObservedState, now: datetime, platform: Platform) -
         platform: Settings of the platform's administrator.
     """
     job, error = _parse(observed, platform)
-    processes = () if job is None or error else roles(job)
-    snapshot = take_snapshot(processes, observed, now, platform)
+    if job is None or error:
+        snapshot = take_snapshot((), observed, now, platform)
+    else:
+        pod_size = partial(processes_per_pod, platform, job.spec)
+        snapshot = take_snapshot(roles(job), observed, now, platform, pod_size)
     if snapshot.is_deleting and not (
         snapshot.previous_status.phase is not None and snapshot.previous_status.phase.is_final
     ):
@@ -110,6 +115,7 @@ def _validation_errors(snapshot: JobSnapshot, job: AlignmentJob) -> list[str]:
     errors = (
         *cluster_errors(job),
         *queue_errors(job, uses_kueue=snapshot.platform.uses_kueue),
+        *pod_layout_errors(snapshot.platform, job),
         *dependency_errors(snapshot, job),
     )
     return [str(error) for error in errors]

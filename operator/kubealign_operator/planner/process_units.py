@@ -15,7 +15,7 @@ from kubealign_operator.kube_views.observed_job import PodView
 
 @dataclass(frozen=True)
 class UnitMember:
-    """A process of a unit and its pods.
+    """A process of a unit and its pods. Other ranks in the same pod are its companions.
 
     Args:
         pod: The newest pod that may still run or has just ended; None: there is none.
@@ -85,16 +85,21 @@ class ProcessUnit:
         return [member for member in self.members if member.pod is None]
 
     @property
+    def process_count(self) -> int:
+        return sum(len(member.process.pod_processes) for member in self.members)
+
+    @property
     def ready_count(self) -> int:
         """Number of ready processes; for a unit that runs to completion, of finished ones."""
-        return sum(self._is_ready(pod) for _, pod in self.current_pods)
+        ready = (process for process, pod in self.current_pods if self._is_ready(pod))
+        return sum(len(process.pod_processes) for process in ready)
 
     @property
     def replica_counts(self) -> tuple[int, int]:
         """(desired, ready) counts as shown in the status: workers for elastic groups, else processes."""
         if self.members[0].process.elastic:
-            return 1, int(self.ready_count == len(self.members))
-        return len(self.members), self.ready_count
+            return 1, int(self.ready_count == self.process_count)
+        return self.process_count, self.ready_count
 
     def next_attempt(self) -> "ProcessUnit":
         """Return the unit's next attempt: every existing pod becomes stale."""

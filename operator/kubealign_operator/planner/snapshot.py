@@ -1,6 +1,6 @@
 """A snapshot of one job: the observed state, parsed once, on which the phases decide."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -14,6 +14,7 @@ from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.lenient_json import get_path, integer, mapping, text
 from kubealign_operator.kube_views.observed_job import ObservedState, PodView
 from kubealign_operator.manifests.context import Platform
+from kubealign_operator.manifests.pod_layout import arrange_pods
 from kubealign_operator.planner.previous_status import parse_previous_status
 from kubealign_operator.planner.process_units import ProcessUnit, belongs_to, build_units
 
@@ -23,7 +24,10 @@ _MAX_REQUEST_LENGTH = 256
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """The parsed state of one job. `processes` starts with the message bus."""
+    """The parsed state of one job.
+
+    `processes` has the first process of each pod, with the others as companions; it starts with the bus.
+    """
 
     name: str
     namespace: str
@@ -101,12 +105,23 @@ class JobSnapshot:
 
 
 def take_snapshot(
-    processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform
+    processes: Sequence[Process],
+    observed: ObservedState,
+    now: datetime,
+    platform: Platform,
+    pod_size: Callable[[Process], int] = lambda process: 1,
 ) -> JobSnapshot:
-    """Take a snapshot of the observed state. `now` has a time zone."""
+    """Take a snapshot of the observed state.
+
+    Args:
+        processes: Processes of the job, each by itself.
+        now: Current time, with a time zone.
+        pod_size: Returns the number of ranks for each pod of a process's unit.
+    """
     metadata = mapping(observed.job.get("metadata"))
     uid = text(metadata.get("uid"))
     others = [process for process in processes if process.role is not Role.NATS]
+    pods = tuple(pod for pod in observed.pods if belongs_to(pod, uid))
     return JobSnapshot(
         name=text(metadata.get("name")),
         namespace=text(metadata.get("namespace")) or "default",
@@ -115,8 +130,8 @@ def take_snapshot(
         is_deleting=metadata.get("deletionTimestamp") is not None,
         previous_status=parse_previous_status(get_path(observed.job, "status")),
         now=now.astimezone(UTC),
-        processes=(names.bus(), *others),
-        pods=tuple(pod for pod in observed.pods if belongs_to(pod, uid)),
+        processes=(names.bus(), *arrange_pods(others, pods, pod_size)),
+        pods=pods,
         observed=observed,
         platform=platform,
     )

@@ -43,7 +43,7 @@ def has_enough(
 
 def is_complete(unit: ProcessUnit) -> bool:
     """Return True when all processes of the unit are ready, or finished."""
-    return unit.ready_count == len(unit.members)
+    return unit.ready_count == unit.process_count
 
 
 def startable_units(units: Sequence[ProcessUnit], prepared: bool, running: bool) -> frozenset[str]:

@@ -247,8 +247,31 @@ Replicas: TypeAlias = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
 #: Number of processes that share one model.
 Ranks: TypeAlias = Annotated[int, Field(ge=1, le=1024)]
 
+#: Largest number of ranks that share a pod.
+MAX_PROCESSES_PER_POD = 64
+
+#: Number of ranks that share a pod.
+ProcessesPerPod: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PROCESSES_PER_POD)]
+
+#: Description of processesPerPod.
+PROCESSES_PER_POD = (
+    "In a cluster: ranks in each pod, which share its devices and its memory. null: the number of GPUs in "
+    "the limits of the pod's container, at most all ranks; 1 without GPUs."
+)
+
 #: Description of the ranks of a model that is only evaluated.
 SCORER_RANKS = (
     "Processes of each replica, which share its model and its forward passes (FSDP2); each holds a shard of "
     "the weights. The ranks wait for one another at most trainer.stepTimeoutSeconds."
 )
+
+
+def divisor_problem(processes_per_pod: int | None, ranks: int, field: str) -> str:
+    """Return why these processes cannot be divided into pods; empty: they can.
+
+    Args:
+        field: Name of the field with the number of ranks.
+    """
+    if processes_per_pod is None or ranks % processes_per_pod == 0:
+        return ""
+    return f"must divide {field} ({ranks})"

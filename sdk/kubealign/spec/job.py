@@ -8,12 +8,15 @@ from pydantic import ConfigDict, Field, model_validator
 from kubealign.spec.algorithms import Algorithm, Hint, ResultKind
 from kubealign.spec.base import (
     MAX_INT32,
+    PROCESSES_PER_POD,
     SCORER_RANKS,
     JobName,
+    ProcessesPerPod,
     Ranks,
     Replicas,
     SpecModel,
     TeacherName,
+    divisor_problem,
     field_alias,
     field_errors,
     list_map_schema,
@@ -63,6 +66,9 @@ class Reference(SpecModel):
         description="Copies of the model that share the scoring; more than 1 only with placement Own.",
     )
     ranks: Ranks = Field(1, description=f"{SCORER_RANKS} More than 1 only with placement Own.")
+    processes_per_pod: ProcessesPerPod | None = Field(
+        None, description=f"{PROCESSES_PER_POD} Only with placement Own."
+    )
     model: Model | None = Field(None, description="Weights; null: the policy's initial weights.")
     pod_template: PodTemplate | None = Field(
         None, description="Patch of the pods of the reference, with placement Own."
@@ -78,9 +84,13 @@ class Reference(SpecModel):
                     "to Own"
                 )
                 raise field_errors("Reference", ((name,), getattr(self, name), remedy))
-        if self.pod_template is not None and self.placement is not ReferencePlacement.OWN:
-            remedy = f"a reference {self.placement} has no pod of its own: set trainer.podTemplate"
-            raise field_errors("Reference", (("podTemplate",), self.pod_template, remedy))
+        if self.placement is not ReferencePlacement.OWN:
+            for field, name in (("podTemplate", "pod_template"), ("processesPerPod", "processes_per_pod")):
+                if (value := getattr(self, name)) is not None:
+                    remedy = f"a reference {self.placement} has no pod of its own: set trainer.{field}"
+                    raise field_errors("Reference", ((field,), value, remedy))
+        if problem := divisor_problem(self.processes_per_pod, self.ranks, "ranks"):
+            raise field_errors("Reference", (("processesPerPod",), self.processes_per_pod, problem))
         if self.model is not None and self.placement is ReferencePlacement.ADAPTER_OFF:
             remedy = "a reference AdapterOff uses the policy's own first weights: remove it"
             raise field_errors("Reference", (("model",), self.model, remedy))
@@ -96,7 +106,15 @@ class Teacher(SpecModel):
         description="Copies of the model that share the scoring.",
     )
     ranks: Ranks = Field(1, description=SCORER_RANKS)
+    processes_per_pod: ProcessesPerPod | None = Field(None, description=PROCESSES_PER_POD)
     pod_template: PodTemplate | None = Field(None, description="Patch of the teacher's pods.")
+
+    @model_validator(mode="after")
+    def _pods(self) -> "Teacher":
+        """Check that the ranks can be divided into pods."""
+        if problem := divisor_problem(self.processes_per_pod, self.ranks, "ranks"):
+            raise field_errors("Teacher", (("processesPerPod",), self.processes_per_pod, problem))
+        return self
 
 
 class NamedTeacher(Teacher):

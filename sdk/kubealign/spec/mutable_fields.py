@@ -46,8 +46,13 @@ MUTABLE_WHILE_SUSPENDED = (
     "spec.podTemplate",
     "spec.controlPods",
     "spec.trainer.podTemplate",
+    "spec.trainer.processesPerPod",
     "spec.critic.podTemplate",
+    "spec.critic.processesPerPod",
     "spec.reference.podTemplate",
+    "spec.reference.processesPerPod",
     "spec.teacher.podTemplate",
+    "spec.teacher.processesPerPod",
     "spec.rollout.podTemplate",
+    "spec.rollout.processesPerPod",
 )

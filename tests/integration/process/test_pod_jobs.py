@@ -1,15 +1,19 @@
 """Complete jobs whose processes start through the container entry point, from mounted files."""
 
+import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kubealign.local.processes.fork_server import ForkServer
 from kubealign.local.processes.preload_modules import modules_to_preload
 from kubealign.process_settings import ExitCode
 from kubealign.spec.job import AlignmentJob
-from support.pods import JobPods
+from support.pods import Container, JobPods
 from support.tiny_jobs import online_job, sft_job
 
 pytestmark = pytest.mark.timeout(300, method="signal")
@@ -81,3 +85,46 @@ async def test_jobs_in_containers(cluster: Cluster, fork_server: ForkServer) -> 
     from transformers import AutoModelForCausalLM
 
     assert AutoModelForCausalLM.from_pretrained(ppo_run / "result").num_parameters() > 1000
+
+
+async def test_four_ranks_share_two_pods(tmp_path: Path) -> None:
+    """Train with two ranks in each pod; then lose one rank, which ends its whole pod with the cause."""
+    trainer = {"ranks": 4, "processesPerPod": 2, "optimizer": {"adamW": {"learningRate": 1.0e-3}}}
+    job = AlignmentJob.model_validate(sft_job(tmp_path, "sft", trainer=trainer))
+    run = tmp_path / "volume" / "sft-0a1b2c3d"
+    log = tmp_path / "fork-server.log"
+    async with (
+        ForkServer(modules_to_preload([job]), log) as fork_server,
+        JobPods(fork_server, tmp_path / "sft", job, run) as pods,
+    ):
+        assert await pods.prepare() == ExitCode.DONE
+        await pods.start_workers()
+        assert set(pods.containers) == {"nats", "prepare", "trainer-0", "trainer-2"}
+        second = pods.containers["trainer-2"]
+        assert await second.answers("/livez")
+        driver = await pods.drive()
+        assert await driver.end(90) == ExitCode.DONE, driver.log
+        pids = ranks_of(second)
+        assert sorted(pids) == ["trainer-2", "trainer-3"]
+        os.kill(pids["trainer-3"], signal.SIGKILL)
+        assert await second.end(30) == 128 + signal.SIGKILL, second.log
+        assert second.mounts.termination.read_text().startswith("trainer-3 was killed by SIGKILL")
+        first = pods.containers["trainer-0"]
+        lines = [json.loads(line) for line in first.log.splitlines() if line.startswith("{")]
+        steps = [line for line in pods.metrics() if "seconds/step" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4]
+    assert {line["process"] for line in lines} == {"trainer-0", "trainer-1"}
+    assert all("devices" in line for line in lines if line["message"] == "started")
+    # The optimiser's learning rate is high enough to change the model in four steps.
+    assert steps[-1]["sft/loss"] < steps[0]["sft/loss"]
+
+
+def ranks_of(container: Container) -> dict[str, int]:
+    """Return the process ids of the ranks of a running container, by name."""
+    folder = str(container.mounts.runtime)
+    found = {}
+    for process in psutil.Process(container.pid).children(recursive=True):
+        settings = Path(process.cmdline()[-1])
+        if str(settings.parent) == folder:
+            found[settings.stem] = process.pid
+    return found

@@ -94,19 +94,15 @@ class JobAdmission:
             detail = main.message(ADMITTED) or "its admission checks have not passed"
         return f"waits in queue {self.queue} of Kueue" + (f": {detail}" if detail else "")
 
-    def covered_workers(self, world_size: int) -> int:
-        """Return the number of rollout workers that the quota of the job as a whole covers.
-
-        Args:
-            world_size: Number of pods of a worker.
-        """
+    def covered_workers(self, pods_per_worker: int) -> int:
+        """Return the number of rollout workers that the quota of the job as a whole covers."""
         main, name = self.main, self.rollout_set
         assignment = None if main is None else main.assignments.get(name)
         if main is None or assignment is None:
             return 0
         # Kueue subtracts from the pods that were asked for, not from those that were admitted.
         needed = main.pod_counts.get(name, assignment.count) - main.reclaimable.get(name, 0)
-        return max(0, min(assignment.count, needed)) // world_size
+        return max(0, min(assignment.count, needed)) // pods_per_worker
 
     def worker_manifest(self, unit: str, members: Sequence[Process]) -> Mapping[str, Any]:
         """Return the Workload with which one rollout worker asks for quota."""

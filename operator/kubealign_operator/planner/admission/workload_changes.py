@@ -148,10 +148,10 @@ def _remove_surplus(
     if main is None or not workers or len(workers) >= covered:
         return
     if not any(name.startswith(f"{Role.ROLLOUT}-") for name in present - processes):
-        world_size = len(workers[0].members)
+        pods_per_worker = len(workers[0].members)
         pod_set = admission.rollout_set
         requested = main.pod_counts.get(pod_set, 0)
-        actions.changes.append(give_back(main, pod_set, requested - len(workers) * world_size))
+        actions.changes.append(give_back(main, pod_set, requested - len(workers) * pods_per_worker))
 
 
 def _has_pods(unit: str, processes: set[str]) -> bool:

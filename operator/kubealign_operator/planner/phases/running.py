@@ -16,6 +16,8 @@ from kubealign.spec.status import (
 from kubealign.storage_errors import STORAGE_WAIT_PREFIX
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
+from kubealign_operator.kube_views.observed_job import PodView
+from kubealign_operator.manifests import pod_layout
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner import start_order
@@ -292,7 +294,12 @@ def _rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, An
         for process in snapshot.processes
     )
     selector = names.rollout_selector(snapshot.uid, group, several=is_multi_pod)
-    return {"rollout_replicas": len(pods), "selector": selector}
+    return {"rollout_replicas": sum(_worker_count(pod) for pod in pods), "selector": selector}
+
+
+def _worker_count(pod: PodView) -> int:
+    """Return the number of rollout workers that begin in a pod: each rank of a trainer may be one."""
+    return 1 if names.WORKER_RANK_LABEL in pod.labels else pod_layout.pod_size(pod)
 
 
 def _renewal_times(credentials: CredentialsStatus) -> list[datetime]:

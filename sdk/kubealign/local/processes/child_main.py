@@ -6,15 +6,19 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kubealign.local.processes import fork_server_preload
 from kubealign.local.processes.parent_death import die_with_parent, set_process_name
 
 
-def run_module(name: str, log: str, module: str, arguments: Sequence[str]) -> None:
+def run_module(
+    name: str, log: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]
+) -> None:
     """Call `module.main([name, *arguments])` and exit with its result. Does not return."""
     _set_up_process(name, log)
+    # CUDA reads its variables when it is first used, which is never in the fork server.
+    os.environ.update(environment)
     try:
         code = int(importlib.import_module(module).main([name, *arguments]))
     except SystemExit as error:

@@ -122,9 +122,21 @@ class ForkServer:
         with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
             os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
 
-    async def start_module(self, name: str, log: Path, module: str, arguments: Sequence[str]) -> ChildProcess:
-        """Start `module.main([name, *arguments])`, which returns the exit code."""
-        return await self._start(name, log, child_main.run_module, module, tuple(arguments))
+    async def start_module(
+        self,
+        name: str,
+        log: Path,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> ChildProcess:
+        """Start `module.main([name, *arguments])`, which returns the exit code.
+
+        Args:
+            environment: Variables of this process, in addition to those of the fork server.
+        """
+        target = child_main.run_module
+        return await self._start(name, log, target, module, tuple(arguments), dict(environment or {}))
 
     async def start_program(self, name: str, log: Path, command: Sequence[str]) -> ChildProcess:
         """Start another program; command[0] is its path."""

@@ -10,6 +10,7 @@ from secrets import token_urlsafe
 from typing import Any, Protocol
 
 from kubealign.local.errors import RunFailed, RunRefused
+from kubealign.local.processes.devices import assign_devices, visible_devices
 from kubealign.local.processes.fork_server import ForkServer
 from kubealign.local.processes.liveness import DEFAULT_POLICY, LivenessPolicy
 from kubealign.local.processes.ports import PortAllocator
@@ -26,6 +27,7 @@ from kubealign.local.run_dir.status import (
     read_status,
     started_status,
 )
+from kubealign.local.runner.device_requests import device_requests
 from kubealign.local.runner.role_units import RoleUnits
 from kubealign.local.runner.scaling import plan_scaling
 from kubealign.local.runner.settings import Addresses, ProcessEnvironment
@@ -114,7 +116,10 @@ class JobRunner:
         ports = options.ports or PortAllocator()
         self._nats = ManagedServer(NATS, self._nats_server, ports, fork_server, folder)
         self._redis = ManagedServer(REDIS, self._redis_server, ports, fork_server, folder)
-        self._units = RoleUnits(folder, fork_server, self._process_environment, Addresses(ports))
+        self._units = RoleUnits(
+            folder, fork_server, self._process_environment, Addresses(ports), self._devices_of
+        )
+        self._devices = visible_devices()
         self._passwords = {name: token_urlsafe(32) for name in (NATS, REDIS, "admin")}
         self._tls: dict[Role, TlsFiles] = {}
         self._shared_memory = Path()
@@ -164,6 +169,10 @@ class JobRunner:
                 self._record_end_event(status)
                 status.write(self._folder.status)
         return status
+
+    def _devices_of(self, process: str) -> tuple[str, ...]:
+        requests = device_requests(self._job, self._processes)
+        return assign_devices(self._devices, requests).get(process, ())
 
     def processes(self) -> list[ProcessView]:
         return self._supervisor.processes()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from kubealign.local.processes.devices import device_environment
 from kubealign.local.processes.fork_server import ChildProcess, ForkServer
 from kubealign.local.processes.liveness import TouchedFileProbe
 from kubealign.local.processes.readiness import wait_until_serving
@@ -17,7 +18,8 @@ from kubealign.roles import Process
 class RoleUnits:
     """Builds supervisor units from role processes.
 
-    `environment` is called when a process starts: the servers have their addresses by then.
+    `environment` is called when a process starts: the servers have their addresses by then. So is `devices`,
+    with the name of the process; it returns the GPUs of the process, none where the machine has none.
     """
 
     def __init__(
@@ -26,11 +28,13 @@ class RoleUnits:
         fork_server: ForkServer,
         environment: Callable[[], ProcessEnvironment],
         addresses: Addresses,
+        devices: Callable[[str], Sequence[str]],
     ) -> None:
         self._folder = folder
         self._fork_server = fork_server
         self._environment = environment
         self._addresses = addresses
+        self._devices = devices
 
     def build(self, started: Sequence[Process], processes: Sequence[Process]) -> Iterator[ManagedUnit]:
         """Yield the units of the processes in `started`; processes that restart together form one unit.
@@ -62,7 +66,10 @@ class RoleUnits:
             probe.start(settings.liveness)
             path = write_settings(settings, self._folder.settings)
             log = self._folder.log_path(process.name)
-            return await self._fork_server.start_module(process.name, log, process.module, [str(path)])
+            variables = device_environment(self._devices(process.name))
+            return await self._fork_server.start_module(
+                process.name, log, process.module, [str(path)], variables
+            )
 
         probe = TouchedFileProbe()
 

@@ -11,17 +11,20 @@ from kubealign.spec.base import (
     LIST_SET_SCHEMA,
     MAX_INT32,
     MODULE_FUNCTION_PATTERN,
+    PROCESSES_PER_POD,
     PYTHON_NAME_PATTERN,
     SCORER_RANKS,
     EntryName,
     FilePath,
     ObjectName,
+    ProcessesPerPod,
     Ranks,
     Replicas,
     ShortText,
     SpecModel,
     SpecUnion,
     distinct_items,
+    divisor_problem,
     field_errors,
     require_exactly_one,
 )
@@ -206,6 +209,9 @@ class Reward(SpecModel):
         "placement Own. A function must not keep state from one call to the next.",
     )
     ranks: Ranks = Field(1, description=f"{SCORER_RANKS} More than 1 only for models with placement Own.")
+    processes_per_pod: ProcessesPerPod | None = Field(
+        None, description=f"{PROCESSES_PER_POD} Only with placement Own."
+    )
     timeout_seconds: float = Field(
         30.0,
         gt=0,
@@ -282,7 +288,11 @@ class Reward(SpecModel):
                 "the names of the processes contain it"
             )
             raise field_errors("Reward", (("name",), self.name, remedy))
-        if self.pod_template is not None and self.placement is RewardPlacement.WITH_CRITIC:
-            remedy = "a reward WithCritic has no pod of its own: set critic.podTemplate"
-            raise field_errors("Reward", (("podTemplate",), self.pod_template, remedy))
+        if self.placement is RewardPlacement.WITH_CRITIC:
+            for field, name in (("podTemplate", "pod_template"), ("processesPerPod", "processes_per_pod")):
+                if (value := getattr(self, name)) is not None:
+                    remedy = f"a reward WithCritic has no pod of its own: set critic.{field}"
+                    raise field_errors("Reward", ((field,), value, remedy))
+        if problem := divisor_problem(self.processes_per_pod, self.ranks, "ranks"):
+            raise field_errors("Reward", (("processesPerPod",), self.processes_per_pod, problem))
         return self

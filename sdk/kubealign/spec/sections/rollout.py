@@ -5,7 +5,16 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MAX_INT32, Replicas, ShortText, SpecModel, field_errors
+from kubealign.spec.base import (
+    MAX_INT32,
+    PROCESSES_PER_POD,
+    ProcessesPerPod,
+    Replicas,
+    ShortText,
+    SpecModel,
+    divisor_problem,
+    field_errors,
+)
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
@@ -205,6 +214,11 @@ class Rollout(SpecModel):
         "is retried once, then the driver makes a new attempt.",
     )
     engine: Engine = Field(Engine(torch=TorchEngineSpec()), description="Generation engine.")
+    processes_per_pod: ProcessesPerPod | None = Field(
+        None,
+        description=f"Of a worker with engine.torch.tensorParallel above 1. {PROCESSES_PER_POD} Other "
+        "engines use all devices of their pod in one process.",
+    )
     sampling: SamplingSpec = Field(SamplingSpec(), description="Sampling parameters.")
     refit: RefitSpec = Field(RefitSpec(), description="Broadcast of new weights after each step.")
     mismatch_gate: MismatchGateSpec = Field(
@@ -268,9 +282,14 @@ class Rollout(SpecModel):
             )
         if self.egress and self.workflow is None:
             raise field_errors("Rollout", (("egress",), self.egress, NO_WORKFLOW))
-        if self.pod_template is not None and self.placement is not RolloutPlacement.OWN:
-            remedy = f"workers {self.placement} have no pods of their own: set trainer.podTemplate"
-            raise field_errors("Rollout", (("podTemplate",), self.pod_template, remedy))
+        if self.placement is not RolloutPlacement.OWN:
+            for field, name in (("podTemplate", "pod_template"), ("processesPerPod", "processes_per_pod")):
+                if (value := getattr(self, name)) is not None:
+                    remedy = f"workers {self.placement} have no pods of their own: set trainer.{field}"
+                    raise field_errors("Rollout", ((field,), value, remedy))
+        ranks = 1 if self.engine.torch is None else self.engine.torch.tensor_parallel
+        if problem := divisor_problem(self.processes_per_pod, ranks, "engine.torch.tensorParallel"):
+            raise field_errors("Rollout", (("processesPerPod",), self.processes_per_pod, problem))
         return self
 
 

@@ -8,7 +8,16 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MAX_INT32, Ranks, SpecModel, SpecUnion, field_errors
+from kubealign.spec.base import (
+    MAX_INT32,
+    PROCESSES_PER_POD,
+    ProcessesPerPod,
+    Ranks,
+    SpecModel,
+    SpecUnion,
+    divisor_problem,
+    field_errors,
+)
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.precision import Precision
@@ -179,6 +188,7 @@ class Trainer(SpecModel):
         description="Processes that share the training; each holds a shard of the model and the "
         "optimiser state.",
     )
+    processes_per_pod: ProcessesPerPod | None = Field(None, description=PROCESSES_PER_POD)
     backend: Backend = Field(Backend(torch=TorchBackendSpec()), description="Training backend.")
     optimizer: Optimizer = Field(
         Optimizer(), description="Optimiser, learning rate schedule and gradient clipping."
@@ -197,7 +207,9 @@ class Trainer(SpecModel):
 
     @model_validator(mode="after")
     def _layout(self) -> "Trainer":
-        """Check that the number of ranks fits megatron's parallelism."""
+        """Check that the number of ranks fits the pods and megatron's parallelism."""
+        if problem := divisor_problem(self.processes_per_pod, self.ranks, "ranks"):
+            raise field_errors("Trainer", (("processesPerPod",), self.processes_per_pod, problem))
         megatron = self.backend.megatron
         if megatron is None:
             return self

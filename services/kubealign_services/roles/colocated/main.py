@@ -74,7 +74,7 @@ def _create_engine(
     folder: Path, spec: EngineSpec, rank: int, lock: AcceleratorLock, tenant: EngineTenant
 ) -> SharedAcceleratorEngine:
     """Create the engine on the accelerator of the trainer's rank, in the worker's thread."""
-    device = compute_device(rank)
+    device = compute_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
 

@@ -5,7 +5,8 @@ Nothing else is served, so no authentication is needed.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,9 @@ _REQUEST_SECONDS = 5.0
 _REQUEST_BYTES = 8192
 
 
+HealthCheck = Callable[[], bool | Awaitable[bool]]
+
+
 class HealthServer:
     """Serves `/livez` and `/readyz`, with the results of `live` and `ready`, while its context is open.
 
@@ -24,13 +28,14 @@ class HealthServer:
 
     Args:
         listen: host:port, port 0 for any free one.
-        live: False when a computation has exceeded its deadline.
+        ready: Returns True when the process serves.
+        live: Returns False when a computation has exceeded its deadline.
 
     Raises:
         PortInUse: The port is taken.
     """
 
-    def __init__(self, listen: str, ready: Callable[[], bool], live: Callable[[], bool]) -> None:
+    def __init__(self, listen: str, ready: HealthCheck, live: HealthCheck) -> None:
         host, _, port = listen.rpartition(":")
         self._host = host.strip("[]")
         self._port = int(port)
@@ -70,12 +75,12 @@ class HealthServer:
             ):
                 async with asyncio.timeout(_REQUEST_SECONDS):
                     request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(_response(self._status(request)))
+                    writer.write(_response(await self._status(request)))
                     await writer.drain()
         finally:
             writer.close()
 
-    def _status(self, request: bytes) -> HTTPStatus:
+    async def _status(self, request: bytes) -> HTTPStatus:
         method, path, version = (*request.split(b"\r\n", 1)[0].split(b" "), b"", b"")[:3]
         if not version.startswith(b"HTTP/1."):
             return HTTPStatus.BAD_REQUEST
@@ -83,14 +88,16 @@ class HealthServer:
             return HTTPStatus.METHOD_NOT_ALLOWED
         match path.partition(b"?")[0]:
             case b"/livez":
-                return _status_of(self._live())
+                return await _status_of(self._live)
             case b"/readyz":
-                return _status_of(self._ready())
+                return await _status_of(self._ready)
         return HTTPStatus.NOT_FOUND
 
 
-def _status_of(answer: bool) -> HTTPStatus:
-    return HTTPStatus.OK if answer else HTTPStatus.SERVICE_UNAVAILABLE
+async def _status_of(check: HealthCheck) -> HTTPStatus:
+    answer = check()
+    is_positive = await answer if inspect.isawaitable(answer) else answer
+    return HTTPStatus.OK if is_positive else HTTPStatus.SERVICE_UNAVAILABLE
 
 
 def _response(status: HTTPStatus) -> bytes:

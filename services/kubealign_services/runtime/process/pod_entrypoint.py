@@ -1,15 +1,17 @@
 """Container entry point of a role: `python -m kubealign_services.runtime.process.pod_entrypoint MODULE`.
 
 Reads what Kubernetes provides (an environment variable, a Secret, a ConfigMap), writes the settings file
-that a role takes on any platform, and runs the role in this process.
+that a role takes on any platform, and runs the role in this process, or, where several ranks share the pod,
+in one process for each.
 """
 
+import asyncio
 import gc
 import importlib
 import logging
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -17,12 +19,14 @@ from pydantic import ValidationError
 
 from kubealign.access.nats_permissions import inbox_prefix
 from kubealign.library_environment import library_environment
+from kubealign.local.processes.devices import device_environment, divide_devices, visible_devices
 from kubealign.nats_config import NATS_USER
 from kubealign.pod_contract import (
     ENV_CPUS,
     ENV_SETTINGS,
     NATS_PASSWORD_FILE,
     REDIS_PASSWORD_FILE,
+    PodCompanion,
     PodSettings,
 )
 from kubealign.process_settings import ExitCode, NatsAccess, ProcessSettings, RedisAccess
@@ -30,6 +34,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rollout import WeightTransport
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.mounts import Mounts
+from kubealign_services.runtime.process.pod_launcher import run_ranks
 from kubealign_services.runtime.process.reaper import run_with_reaper
 from kubealign_services.runtime.process.termination_message import write_termination_message
 from kubealign_services.telemetry.logs import set_up_logs
@@ -39,6 +44,7 @@ log = logging.getLogger(__name__)
 _INIT_PID = 1
 #: Listen on all interfaces: the pod's address is unknown when its settings are made.
 _EVERY_ADDRESS = "0.0.0.0"
+_LOOPBACK = "127.0.0.1"
 
 
 def main(
@@ -52,9 +58,11 @@ def main(
     try:
         if len(argv) != 2:
             raise PermanentFailure("a role's container needs one argument, the role's module")
-        settings = _load_settings(mounts, environment)
-        _set_up_libraries(settings, environment)
-        path = _write_settings(settings, mounts.runtime)
+        pod, settings = _load_settings(mounts, environment)
+        _set_up_libraries(settings[0], environment)
+        paths = [_write_settings(each, mounts.runtime) for each in settings]
+        if pod.companions:
+            return _run_ranks(argv[1], pod, list(zip(settings, paths, strict=True)), mounts, environment)
         try:
             module = _import_module(argv[1])
         except ImportError as error:
@@ -64,8 +72,26 @@ def main(
         log.error(str(failure), extra={"permanent": True})
         write_termination_message(mounts.termination, str(failure))
         return ExitCode.PERMANENT
-    code: int = module.main([argv[1], str(path)])
+    code: int = module.main([argv[1], str(paths[0])])
     return code
+
+
+def _run_ranks(
+    module: str,
+    pod: PodSettings,
+    ranks: Sequence[tuple[ProcessSettings, Path]],
+    mounts: Mounts,
+    environment: Mapping[str, str],
+) -> int:
+    """Run the ranks of the pod in processes of their own, each with its share of the devices."""
+    role = ranks[0][0].role
+    set_up_logs(
+        AlignmentJob.model_validate_json(mounts.document.read_text()).name, role, pod.name, sys.stdout
+    )
+    shares = divide_devices(visible_devices(environment), len(ranks))
+    environments = [{**environment, **device_environment(share)} for share in shares]
+    health = f"{_EVERY_ADDRESS}:{pod.ports.health}"
+    return asyncio.run(run_ranks(module, ranks, environments, health, mounts.termination))
 
 
 def _import_module(name: str) -> ModuleType:
@@ -79,7 +105,10 @@ def _import_module(name: str) -> ModuleType:
         gc.enable()
 
 
-def _load_settings(mounts: Mounts, environment: MutableMapping[str, str]) -> ProcessSettings:
+def _load_settings(
+    mounts: Mounts, environment: MutableMapping[str, str]
+) -> tuple[PodSettings, list[ProcessSettings]]:
+    """Return the settings of the pod, and those of each of its processes, by rank."""
     text = environment.get(ENV_SETTINGS)
     if text is None:
         raise PermanentFailure(f"the environment has no {ENV_SETTINGS}: the operator sets it in every pod")
@@ -96,11 +125,48 @@ def _load_settings(mounts: Mounts, environment: MutableMapping[str, str]) -> Pro
             f"{mounts.document} is not a job that this image knows: {_first_error(error)}"
         ) from error
     check_runs_in_pods(job)
-    return build_process_settings(pod, mounts, _parse_threads(environment.get(ENV_CPUS)))
+    threads = _parse_threads(environment.get(ENV_CPUS))
+    first = build_process_settings(pod, mounts, threads)
+    if not pod.companions:
+        return pod, [first]
+    share = None if threads is None else max(1, threads // (1 + len(pod.companions)))
+    first_rank = PodCompanion(name=pod.name, rank=pod.rank, serves=pod.serves)
+    ranks = enumerate((first_rank, *pod.companions))
+    return pod, [_rank_settings(first, pod, rank, index, share, mounts) for index, rank in ranks]
+
+
+def _rank_settings(
+    first: ProcessSettings,
+    pod: PodSettings,
+    rank: PodCompanion,
+    index: int,
+    threads: int | None,
+    mounts: Mounts,
+) -> ProcessSettings:
+    """Return the settings of one of several processes of the pod, which share its address.
+
+    Args:
+        first: Settings of the first process as if it were alone.
+        index: Index of the process in its pod.
+    """
+    ports = pod.ports.of_process(index)
+    return first.model_copy(
+        update={
+            "name": rank.name,
+            "rank": rank.rank,
+            "listen": f"{_EVERY_ADDRESS}:{ports.grpc}" if rank.serves else None,
+            "advertise": f"{pod.host}:{ports.grpc}" if rank.serves else None,
+            "metrics": f"{_EVERY_ADDRESS}:{ports.metrics}",
+            # The launcher asks for it, and answers the kubelet for all ranks.
+            "health": f"{_LOOPBACK}:{ports.health + 1 + index}",
+            "threads": threads,
+            "termination": mounts.runtime / f"{rank.name}.termination",
+        }
+    )
 
 
 def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None) -> ProcessSettings:
-    """Return the settings of this pod's process. Raises PermanentFailure for an incomplete Secret."""
+    """Return the settings of this pod's first process. Raises PermanentFailure for an incomplete Secret."""
     ports = pod.ports
     return ProcessSettings(
         name=pod.name,
@@ -171,7 +237,7 @@ def _set_up_libraries(settings: ProcessSettings, environment: MutableMapping[str
 
 
 def _write_settings(settings: ProcessSettings, folder: Path) -> Path:
-    path = folder / "settings.json"
+    path = folder / f"{settings.name}.json"
     try:
         path.touch(mode=0o600)
         path.write_text(settings.model_dump_json(indent=2))

@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kubealign.local.processes.devices import VISIBLE_DEVICES
 from kubealign.process_settings import STACKS_SIGNAL, ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.fence import StaleFence
@@ -68,7 +69,8 @@ def run_role(main: RoleMain, argv: Sequence[str]) -> int:
 
         torch.set_num_threads(settings.threads)
     arm_failpoints(settings.run_dir, settings.name)
-    log.info("started", extra={"rank": settings.rank, "threads": settings.threads})
+    devices = os.environ.get(VISIBLE_DEVICES)
+    log.info("started", extra={"rank": settings.rank, "threads": settings.threads, "devices": devices})
     deadline = ExitWatchdog()
     code = asyncio.run(_run_with_context(main, settings, job, deadline, last_error))
     deadline.cancel()

@@ -92,7 +92,7 @@ def load_model(
     precision; else None. Collective. Raises as `MegatronTrainingBackend.create`.
     """
     megatron = megatron_spec(spec)
-    device = compute_device(rank)
+    device = compute_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     config = read_config(source.folder)

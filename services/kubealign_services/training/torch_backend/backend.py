@@ -130,7 +130,7 @@ class TorchTrainingBackend:
             scores: Names of the reward model's scores; empty for a score without a name.
         """
         torch_spec = _torch_spec(spec)
-        device = compute_device(rank)
+        device = compute_device()
         if device.type == "cuda":
             torch.cuda.set_device(device)
         # Frozen weights need no more precision than the arithmetic has.

@@ -50,7 +50,7 @@ class FrozenTorchModel:
             world_size: Ranks of the process group that share the model, each with a shard of the weights; 1:
                 this rank holds the whole model.
         """
-        device = compute_device(rank)
+        device = compute_device()
         model = load_model(folder, head, compute_dtype(precision)).requires_grad_(False)
         if world_size == 1:
             return cls(model.to(device), RankContext(0, 1, device, microbatch_tokens))

@@ -11,8 +11,11 @@ def compute_dtype(precision: Precision) -> torch.dtype:
     return dtype
 
 
-def compute_device(rank: int) -> torch.device:
-    """Return this rank's accelerator on the machine, or the CPU."""
+def compute_device() -> torch.device:
+    """Return the first accelerator that the process sees, or the CPU.
+
+    Whoever starts the process restricts it to its own devices.
+    """
     if torch.cuda.is_available():
-        return torch.device("cuda", rank % torch.cuda.device_count())
+        return torch.device("cuda", 0)
     return torch.device("cpu")

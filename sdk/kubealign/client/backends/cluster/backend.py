@@ -140,7 +140,7 @@ class ClusterBackend:
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
         job = await self.get(ref)
         pods = await self._pods(job)
-        names = [name for pod in pods if (name := cluster_processes.process_name(pod))]
+        names = [name for pod in pods for name in cluster_processes.process_names(pod)]
         heartbeat_by_name: Mapping[str, Mapping[str, Any]] = {}
         with suppress(KubealignError):
             # Heartbeats are optional: the pods alone suffice for the process records.
@@ -160,13 +160,13 @@ class ClusterBackend:
         tail: int | None = None,
     ) -> AsyncGenerator[LogLine]:
         job = await self.get(ref)
-        pod_filter = cluster_logs.make_pod_filter(process, role, cluster_processes.pod_role)
+        selection = cluster_logs.LogSelection(process, role, tail)
         if not follow:
             pods = await self._pods(job)
-            if (process or role) and not any(map(pod_filter, pods)):
-                names = [cluster_processes.process_name(pod) for pod in pods]
+            if (process or role) and not any(map(selection.includes_pod, pods)):
+                names = [name for pod in pods for name in cluster_processes.process_names(pod)]
                 raise cluster_logs.no_such_process(ref, process, role, names)
-            lines = cluster_logs.read_logs(self._api, ref, job.uid, pod_filter, tail)
+            lines = cluster_logs.read_logs(self._api, ref, job.uid, selection)
             async with aclosing(lines):
                 async for line in lines:
                     yield line
@@ -175,7 +175,7 @@ class ClusterBackend:
         finish_task = asyncio.create_task(self._signal_when_finished(ref, job, finished))
         try:
             async with aclosing(
-                cluster_logs.follow_logs(self._api, ref, job.uid, pod_filter, tail, finished)
+                cluster_logs.follow_logs(self._api, ref, job.uid, selection, finished)
             ) as followed_lines:
                 async for line in followed_lines:
                     yield line

@@ -1,12 +1,21 @@
 """Logs of a job's pods: the existing ones, or followed across restarts until the job has finished."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from kubealign.backoff import Backoff
-from kubealign.client.backends.cluster.processes import has_started, is_leftover, newest_pods, process_name
+from kubealign.client.backends.cluster.processes import (
+    has_started,
+    is_leftover,
+    newest_pods,
+    pod_role,
+    process_name,
+    process_names,
+)
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobRef, LogLine
 from kubealign.kube.api import Json, KubernetesApi
@@ -15,13 +24,42 @@ from kubealign.kube.resources import PODS
 from kubealign.kube.watch import UNAVAILABLE_TIMEOUT_SECONDS, list_all, watch_changes
 from kubealign.labels import MAIN_CONTAINER, UID_LABEL
 
-PodFilter = Callable[[Json], bool]
-
 _QUEUE_SIZE = 1000
 #: Time after the job's end in which terminating pods may still write.
 _DRAIN_TIMEOUT_SECONDS = 60.0
 _INITIAL_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.2, 5.0
 _END_OF_LOGS: LogLine | None = None
+#: Process of a JSON log line, among its first fields.
+_PROCESS_FIELD = re.compile(r'^\{"time":[^{}]*?"process":"([^"]+)"')
+
+
+@dataclass(frozen=True)
+class LogSelection:
+    """The log lines that are requested; None: no restriction.
+
+    Attributes:
+        tail: Number of existing lines of each process; of a pod with several processes, as many lines of all
+            together as that makes.
+    """
+
+    process: str | None = None
+    role: str | None = None
+    tail: int | None = None
+
+    def includes_pod(self, pod: Json) -> bool:
+        names = process_names(pod)
+        return (
+            bool(names)
+            and (self.process is None or self.process in names)
+            and self.role
+            in (
+                None,
+                pod_role(pod),
+            )
+        )
+
+    def includes_line(self, line: LogLine) -> bool:
+        return self.process in (None, line.process)
 
 
 def job_pods_query(uid: str) -> Mapping[str, str | int]:
@@ -30,24 +68,24 @@ def job_pods_query(uid: str) -> Mapping[str, str | int]:
 
 
 async def read_logs(
-    api: KubernetesApi, ref: JobRef, uid: str, pod_filter: PodFilter, tail: int | None
+    api: KubernetesApi, ref: JobRef, uid: str, selection: LogSelection
 ) -> AsyncGenerator[LogLine]:
     """Yield the existing log lines, one pod after the other."""
     pods, _ = await list_all(api, PODS.collection_path(ref.namespace), job_pods_query(uid))
-    for pod in sorted((pod for pod in newest_pods(pods) if pod_filter(pod)), key=process_name):
+    for pod in sorted((pod for pod in newest_pods(pods) if selection.includes_pod(pod)), key=process_name):
         if has_started(pod):
             with suppress(ObjectNotFound):
-                async with aclosing(_PodLog(api, pod, tail).lines(follow=False)) as lines:
+                async with aclosing(_PodLog(api, pod, selection.tail).lines(follow=False)) as lines:
                     async for line in lines:
-                        yield line
+                        if selection.includes_line(line):
+                            yield line
 
 
 async def follow_logs(
     api: KubernetesApi,
     ref: JobRef,
     uid: str,
-    pod_filter: PodFilter,
-    tail: int | None,
+    selection: LogSelection,
     job_finished: asyncio.Event,
 ) -> AsyncGenerator[LogLine]:
     """Yield log lines as they are written, including pods that start later.
@@ -55,7 +93,7 @@ async def follow_logs(
     Ends once `job_finished` is set and all logs are drained.
     """
     lines: asyncio.Queue[LogLine | None] = asyncio.Queue(_QUEUE_SIZE)
-    work = asyncio.create_task(_LogFollower(api, ref, uid, pod_filter, tail, lines).run(job_finished))
+    work = asyncio.create_task(_LogFollower(api, ref, uid, selection, lines).run(job_finished))
     try:
         while True:
             line = await lines.get()
@@ -80,12 +118,11 @@ class _LogFollower:
         api: KubernetesApi,
         ref: JobRef,
         uid: str,
-        pod_filter: PodFilter,
-        tail: int | None,
+        selection: LogSelection,
         lines: asyncio.Queue[LogLine | None],
     ) -> None:
         self._api, self._ref, self._uid = api, ref, uid
-        self._pod_filter, self._tail, self._lines = pod_filter, tail, lines
+        self._selection, self._lines = selection, lines
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._is_first_pass = True
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,16 +185,22 @@ class _LogFollower:
 
     def _start_reader(self, pod: Json) -> None:
         uid = str(pod["metadata"]["uid"])
-        if uid in self._readers or is_leftover(pod) or not self._pod_filter(pod) or not has_started(pod):
+        if (
+            uid in self._readers
+            or is_leftover(pod)
+            or not self._selection.includes_pod(pod)
+            or not has_started(pod)
+        ):
             return
-        log = _PodLog(self._api, pod, self._tail if self._is_first_pass else None)
+        log = _PodLog(self._api, pod, self._selection.tail if self._is_first_pass else None)
         self._readers[uid] = asyncio.create_task(self._read(log))
 
     async def _read(self, log: "_PodLog") -> None:
         try:
             async with aclosing(log.lines(follow=True)) as lines:
                 async for line in lines:
-                    await self._lines.put(line)
+                    if self._selection.includes_line(line):
+                        await self._lines.put(line)
         except ObjectNotFound:
             # The pod was deleted before the request; the log of its replacement is read.
             return
@@ -172,9 +215,10 @@ class _PodLog:
     """Log of one pod's main container. The container starts once: after a crash the pod is replaced."""
 
     def __init__(self, api: KubernetesApi, pod: Json, tail: int | None) -> None:
-        self._api, self._tail = api, tail
+        self._api = api
         metadata = pod["metadata"]
-        self._process = process_name(pod)
+        self._processes = process_names(pod)
+        self._tail = None if tail is None else tail * len(self._processes)
         self._pod = PODS.object_path(metadata["namespace"], metadata["name"])
         self._uid = str(metadata["uid"])
         #: Timestamp of the last line, as written by the node: the resume position after a disconnection.
@@ -195,11 +239,11 @@ class _PodLog:
                         timestamp, _, text = stamped.partition(" ")
                         if not timestamp[:4].isdecimal():
                             # A message of the node itself, such as that the log was removed.
-                            yield LogLine(self._process, stamped)
+                            yield self._line(stamped)
                         elif not resume_after or _is_later(timestamp, resume_after):
                             # sinceTime has a resolution of seconds: the first lines may be repeated.
                             self._last_timestamp = timestamp
-                            yield LogLine(self._process, text)
+                            yield self._line(text)
                 if not follow or await self._has_ended():
                     return
             except Unavailable:
@@ -207,6 +251,12 @@ class _PodLog:
                     raise
             # The container still runs, so the connection was lost.
             await asyncio.sleep(backoff.next_delay())
+
+    def _line(self, text: str) -> LogLine:
+        """Return the line with the process that has written it; the first one if the line does not say so."""
+        if len(self._processes) > 1 and (match := _PROCESS_FIELD.search(text)):
+            return LogLine(match[1] if match[1] in self._processes else self._processes[0], text)
+        return LogLine(self._processes[0], text)
 
     def _query(self, follow: bool) -> dict[str, str | int]:
         query: dict[str, str | int] = {"container": MAIN_CONTAINER, "timestamps": "true"}
@@ -243,16 +293,6 @@ def _container_state(pod: Json) -> Mapping[str, Any]:
             state: Mapping[str, Any] = status.get("state") or {}
             return state
     return {}
-
-
-def make_pod_filter(process: str | None, role: str | None, role_of: Callable[[Json], str]) -> PodFilter:
-    """Return the filter of the pods whose logs are requested."""
-
-    def is_selected(pod: Json) -> bool:
-        name = process_name(pod)
-        return bool(name) and process in (None, name) and role in (None, role_of(pod))
-
-    return is_selected
 
 
 def no_such_process(

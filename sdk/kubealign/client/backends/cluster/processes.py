@@ -5,7 +5,15 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from kubealign.client.records import ProcessRecord, ProcessState
-from kubealign.labels import ATTEMPT_LABEL, MAIN_CONTAINER, PROCESS_LABEL, QUEUE_LABEL, ROLE_LABEL
+from kubealign.labels import (
+    ATTEMPT_LABEL,
+    MAIN_CONTAINER,
+    PROCESS_LABEL,
+    PROCESSES_LABEL,
+    QUEUE_LABEL,
+    ROLE_LABEL,
+    WORKER_RANK_LABEL,
+)
 from kubealign.process_failure import (
     PodTermination,
     describe_termination,
@@ -15,6 +23,7 @@ from kubealign.process_failure import (
 )
 from kubealign.process_settings import ExitCode
 from kubealign.role_specs import PREPARE, display_position
+from kubealign.roles import pod_process_names
 from kubealign.termination_message import truncate_middle
 
 Json = Mapping[str, Any]
@@ -39,13 +48,26 @@ def to_process_records(
         finished: The job has finished.
         suspended: The job is suspended or being suspended.
     """
-    records = [_to_process_record(pod, heartbeats, now, finished, suspended) for pod in newest_pods(pods)]
+    records = [
+        _to_process_record(pod, name, heartbeats, now, finished, suspended)
+        for pod in newest_pods(pods)
+        for name in process_names(pod)
+    ]
     return sorted(records, key=lambda process: (display_position(process.role), _natural_key(process.name)))
 
 
 def process_name(pod: Json) -> str:
-    """Return the process name of a pod; empty if the pod is not a process of a job."""
+    """Return the name of a pod's first process; empty if the pod does not belong to a job."""
     return str(_labels(pod).get(PROCESS_LABEL) or "")
+
+
+def process_names(pod: Json) -> list[str]:
+    """Return the names of all processes of a pod, by rank; empty if the pod does not belong to a job."""
+    first, labels = process_name(pod), _labels(pod)
+    count, rank = str(labels.get(PROCESSES_LABEL) or "1"), str(labels.get(WORKER_RANK_LABEL) or "")
+    if not first or not count.isdecimal():
+        return [first] if first else []
+    return pod_process_names(first, int(count), int(rank) if rank.isdecimal() else None)
 
 
 def newest_pods(pods: Sequence[Pod]) -> list[Pod]:
@@ -76,9 +98,13 @@ def has_started(pod: Json) -> bool:
 
 
 def _to_process_record(
-    pod: Json, heartbeats: Mapping[str, Mapping[str, Any]], now: float, finished: bool, suspended: bool
+    pod: Json,
+    name: str,
+    heartbeats: Mapping[str, Mapping[str, Any]],
+    now: float,
+    finished: bool,
+    suspended: bool,
 ) -> ProcessRecord:
-    name = process_name(pod)
     state, message = process_state(pod, finished=finished, suspended=suspended)
     heartbeat = dict(heartbeats.get(name) or {})
     reported_at = heartbeat.pop("time", None)

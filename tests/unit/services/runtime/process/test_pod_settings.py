@@ -71,7 +71,7 @@ class Container:
 
     def settings(self) -> ProcessSettings:
         self.start()
-        return ProcessSettings.model_validate_json((self.mounts.runtime / "settings.json").read_text())
+        return ProcessSettings.model_validate_json((self.mounts.runtime / "trainer-1.json").read_text())
 
     def refusal(self) -> str:
         assert self.start() == ExitCode.PERMANENT
@@ -110,9 +110,35 @@ def test_settings_of_a_trainer(container: Container) -> None:
     assert settings.termination == container.mounts.termination
 
 
+def test_ranks_of_one_pod_differ_in_name_rank_and_ports(container: Container) -> None:
+    companions = [{"name": "trainer-2", "rank": 2, "serves": True}, {"name": "trainer-3", "rank": 3}]
+    pod = POD | {"world_size": 4, "companions": companions}
+    container.environment |= {pod_contract.ENV_SETTINGS: json.dumps(pod), pod_contract.ENV_CPUS: "8"}
+    # The module cannot be imported, so that the first rank ends at once.
+    assert container.start() == 1
+    ranks = [
+        ProcessSettings.model_validate_json((container.mounts.runtime / f"trainer-{rank}.json").read_text())
+        for rank in (1, 2, 3)
+    ]
+    assert [(rank.name, rank.rank, rank.world_size) for rank in ranks] == [
+        ("trainer-1", 1, 4),
+        ("trainer-2", 2, 4),
+        ("trainer-3", 3, 4),
+    ]
+    host = "trainer-1.sums-peers.default.svc"
+    assert [rank.advertise for rank in ranks] == [f"{host}:7070", f"{host}:7071", None]
+    assert [rank.metrics for rank in ranks] == [f"0.0.0.0:{port}" for port in (9090, 9091, 9092)]
+    # The pod's own health is at 8081.
+    assert [rank.health for rank in ranks] == [f"127.0.0.1:{port}" for port in (8082, 8083, 8084)]
+    assert {rank.threads for rank in ranks} == {2}
+    assert container.environment["OMP_NUM_THREADS"] == "2"
+    assert len({rank.termination for rank in ranks} | {container.mounts.termination}) == 4
+    assert {rank.rendezvous for rank in ranks} == {"trainer-0.sums-peers.default.svc:29500"}
+
+
 def test_settings_file_is_private(container: Container) -> None:
     container.settings()
-    assert (container.mounts.runtime / "settings.json").stat().st_mode & 0o777 == 0o600
+    assert (container.mounts.runtime / "trainer-1.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_process_without_metrics_and_server(container: Container) -> None:
@@ -206,5 +232,5 @@ def test_shared_memory_transport_is_refused(container: Container) -> None:
 def test_no_runtime_folder(container: Container) -> None:
     container.mounts.runtime.rmdir()
     assert container.refusal() == (
-        f"{container.mounts.runtime / 'settings.json'} cannot be written: No such file or directory"
+        f"{container.mounts.runtime / 'trainer-1.json'} cannot be written: No such file or directory"
     )

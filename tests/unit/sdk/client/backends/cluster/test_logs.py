@@ -7,15 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from kubealign.client.backends.cluster.logs import follow_logs, make_pod_filter, read_logs
-from kubealign.client.backends.cluster.processes import pod_role
+from kubealign.client.backends.cluster.logs import LogSelection, follow_logs, read_logs
 from kubealign.client.errors import Forbidden, Unavailable
-from kubealign.client.records import JobRef
+from kubealign.client.records import JobRef, LogLine
 from kubealign.kube.api import KubernetesApi
 
 Json = dict[str, Any]
 REF = JobRef("team", "one")
-EVERY = make_pod_filter(None, None, pod_role)
 
 
 def pod(process: str, uid: str, state: str = "running") -> Json:
@@ -79,7 +77,7 @@ async def test_broken_connection_resumes_after_the_last_line() -> None:
 
     async def read() -> list[str]:
         lines_read = []
-        async for line in follow_logs(cluster.api, REF, "u", EVERY, 5, over):
+        async for line in follow_logs(cluster.api, REF, "u", LogSelection(tail=5), over):
             lines_read.append(line.text)
             if line.text == "c":
                 cluster.pods = [pod("driver", "u1", "terminated")]
@@ -97,7 +95,7 @@ async def test_later_pod_is_read_from_its_first_line() -> None:
     logs: dict[str, list[list[str | Exception]]] = {"u1": [[stamped(1, "a")]], "u2": [[stamped(2, "b")]]}
     cluster = Cluster([waiting], logs)
     over = asyncio.Event()
-    lines = follow_logs(cluster.api, REF, "u", EVERY, 1, over)
+    lines = follow_logs(cluster.api, REF, "u", LogSelection(tail=1), over)
     first = asyncio.ensure_future(anext(lines))
     await asyncio.sleep(0)
     assert not first.done()
@@ -113,25 +111,25 @@ async def test_later_pod_is_read_from_its_first_line() -> None:
 
 async def test_read_error_is_raised() -> None:
     cluster = Cluster([pod("driver", "u1")], {"u1": [["unable to retrieve container logs for x"]]})
-    lines_read = [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
+    lines_read = [line async for line in read_logs(cluster.api, REF, "u", LogSelection())]
     assert [line.text for line in lines_read] == ["unable to retrieve container logs for x"]
     cluster.logs["u1"] = [[stamped(1, "a"), Unavailable("the server went away")]]
     with pytest.raises(Unavailable):
-        [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
+        [line async for line in read_logs(cluster.api, REF, "u", LogSelection())]
 
 
 async def test_forbidden_follower_raises() -> None:
     cluster = Cluster([pod("driver", "u1")], {"u1": [[Forbidden("not you")]]})
     with pytest.raises(Forbidden):
         async with asyncio.timeout(30):
-            [line async for line in follow_logs(cluster.api, REF, "u", EVERY, None, asyncio.Event())]
+            [line async for line in follow_logs(cluster.api, REF, "u", LogSelection(), asyncio.Event())]
 
 
 async def test_closing_the_reader_cancels_all_tasks() -> None:
     endless: list[str | Exception] = [stamped(1, f"{number}") for number in range(5000)]
     cluster = Cluster([pod("driver", "u1")], {"u1": [endless]})
     before = asyncio.all_tasks()
-    lines = follow_logs(cluster.api, REF, "u", EVERY, None, asyncio.Event())
+    lines = follow_logs(cluster.api, REF, "u", LogSelection(), asyncio.Event())
     assert (await asyncio.wait_for(anext(lines), 30)).text == "0"
     await asyncio.wait_for(lines.aclose(), 30)
     assert asyncio.all_tasks() == before
@@ -141,10 +139,37 @@ def test_logs_are_filtered_by_process_and_role() -> None:
     pods = [pod("rollout-0", "u1"), pod("rollout-1", "u2"), pod("driver", "u3"), pod("prepare", "u4")]
 
     def names(process: str | None, role: str | None) -> list[str]:
-        is_selected = make_pod_filter(process, role, pod_role)
-        return [value["metadata"]["name"] for value in pods if is_selected(value)]
+        selection = LogSelection(process, role)
+        return [value["metadata"]["name"] for value in pods if selection.includes_pod(value)]
 
     assert names(None, None) == ["one-rollout-0", "one-rollout-1", "one-driver", "one-prepare"]
     assert names("rollout-1", None) == ["one-rollout-1"]
     assert names(None, "rollout") == ["one-rollout-0", "one-rollout-1"]
     assert names("driver", "rollout") == []
+
+
+async def test_lines_of_a_pod_with_several_ranks_belong_to_the_rank_that_wrote_them() -> None:
+    shared = pod("trainer-2", "u1")
+    shared["metadata"]["labels"]["kubealign.dev/processes"] = "2"
+
+    def line(second: int, process: str, message: str) -> str:
+        return stamped(second, f'{{"time":"t","job":"j","process":"{process}","message":"{message}"}}')
+
+    lines: list[str | Exception] = [
+        line(1, "trainer-2", "a"),
+        line(2, "trainer-3", "b"),
+        stamped(3, "Traceback (most recent call last):"),
+        line(4, "trainer-9", "no rank of this pod"),
+    ]
+    cluster = Cluster([shared, pod("driver", "u2")], {"u1": [lines, lines], "u2": [[]]})
+
+    async def read(selection: LogSelection) -> list[LogLine]:
+        return [line async for line in read_logs(cluster.api, REF, "u", selection)]
+
+    every = await read(LogSelection())
+    assert [one.process for one in every] == ["trainer-2", "trainer-3", "trainer-2", "trainer-2"]
+    (own,) = await read(LogSelection("trainer-3", tail=5))
+    assert own.text.endswith('"message":"b"}')
+    # The tail is that of all ranks together.
+    assert cluster.asked[-1][1]["tailLines"] == 10
+    assert not LogSelection("trainer-1").includes_pod(shared)
