@@ -25,7 +25,10 @@ def main(argv: list[str]) -> int:
     terminated = False
 
     def happened(event: str, pid: int | None = None) -> None:
-        line = json.dumps({"name": settings.name, "event": event, "pid": pid or os.getpid()})
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+        line = json.dumps(
+            {"name": settings.name, "event": event, "pid": pid or os.getpid(), "devices": devices}
+        )
         with (folder / EVENTS).open("a") as events:
             events.write(line + "\n")
 

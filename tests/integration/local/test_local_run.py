@@ -81,6 +81,25 @@ async def test_each_process_gets_its_settings(place: Place) -> None:
     await begun.finish()
 
 
+async def test_each_process_sees_its_own_devices(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7,GPU-1")
+    begun = await place.begin([prepare(), trainer(0, 2), trainer(1, 2), rollout(), driver("trainer")])
+    await begun.all_ready()
+    await begun.run.scale("rollout", 2)
+    await begun.until(lambda: "rollout-1" in place.sequence("start"))
+    devices = {event["name"]: event["devices"] for event in place.events() if event["event"] == "start"}
+    assert devices == {
+        # Preparation and driver compute without a device; the fork server was started without the variable.
+        "prepare": None,
+        "driver": None,
+        "trainer-0": "3",
+        "trainer-1": "5",
+        "rollout-0": "7",
+        "rollout-1": "GPU-1",
+    }
+    await begun.finish()
+
+
 async def test_dead_process_is_restarted(place: Place) -> None:
     begun = await place.begin(JOB)
     await begun.all_ready()
