@@ -72,6 +72,8 @@ class PodPorts(_PodModel):
     metrics: int = Field(default=METRICS_PORT, ge=1, le=65535)
     health: int = Field(default=HEALTH_PORT, ge=1, le=65535)
     nats: int = Field(default=NATS_PORT, ge=1, le=65535)
+    #: Of the ranks of a group, at the first one.
+    rendezvous: int = Field(default=RENDEZVOUS_PORT, ge=1, le=65535)
 
     def of_process(self, index: int) -> "PodPorts":
         """Return the ports of the process with this index in its pod, from 0.

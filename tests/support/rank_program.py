@@ -37,9 +37,11 @@ async def run() -> int:
             case "is_killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "writes":
-                for _ in range(200):
-                    # Longer than what a pipe takes at once.
-                    print(SETTINGS["name"][-1] * 10_000, flush=True)
+                for _ in range(100):
+                    # The other rank writes between the two halves of a line.
+                    print(SETTINGS["name"][-1] * 5_000, end="", flush=True)
+                    await asyncio.sleep(0.01)
+                    print(SETTINGS["name"][-1] * 5_000, flush=True)
                 return 0
             case "ignores_the_signal":
                 await asyncio.Event().wait()

@@ -8,7 +8,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from kubealign.spec.base import ObjectName
 from kubealign.spec.pods.egress import Cidr
+from kubealign_operator.kube_views.lenient_json import get_path
 from kubealign_operator.manifests.context import Platform
 
 # Required by the client library's leader election.
@@ -66,6 +68,9 @@ class PlatformConfig(_Section):
         [], description="Addresses to which no job may connect: those of the API server."
     )
     pod_template: dict[str, Any] = Field({}, description="A strategic merge patch for every role pod.")
+    profiles: dict[ObjectName, dict[str, Any]] = Field(
+        {}, description="Pod templates that jobs choose by name, with podTemplate.profile."
+    )
     default_resources: dict[str, dict[str, Any]] = Field({}, description="Resources by role.")
     run_as_user: int = Field(65532, ge=1)
     fs_group: int = Field(65532, ge=1)
@@ -77,6 +82,16 @@ class PlatformConfig(_Section):
         le=3650,
         description="Days for which a job's certificates are valid; renewed after two thirds.",
     )
+
+    @field_validator("pod_template")
+    @classmethod
+    def _check_host_network(cls, template: dict[str, Any]) -> dict[str, Any]:
+        if get_path(template, "spec", "hostNetwork"):
+            raise ValueError(
+                "must not set hostNetwork, since the bus and other pods of a job would share ports: write a "
+                "profile, and name it in the podTemplate of the roles that need the network of the node"
+            )
+        return template
 
     @field_validator("egress_except")
     @classmethod

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from kubealign.pod_contract import PodPorts
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import DependencyResult, ResultLocation
 from kubealign_operator.manifests.volume_claims import volume_claims
@@ -30,6 +31,9 @@ class Platform:
     #: A pod template that is merged into every pod of every job, before the templates of the job itself.
     #: Every field of a pod may be set.
     pod_template: Mapping[str, Any] = field(default_factory=dict)
+    #: Name -> pod template that jobs choose with `podTemplate.profile`, merged after `pod_template`. Every
+    #: field of a pod may be set.
+    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Role, such as trainer or nats -> `requests` and `limits` of its container. An absent role gets the
     #: built-in requests.
     default_resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -58,9 +62,15 @@ class RenderContext:
     checkpoint_source: ResultLocation | None = None
     #: Generation of the credentials that the pods mount.
     credentials_generation: int = 1
+    #: Ports of the pods that use the network of their node, by their first process.
+    host_ports: Mapping[str, PodPorts] = field(default_factory=dict)
 
     @cached_property
     def claims(self) -> Mapping[str, bool]:
         """The PersistentVolumeClaims that the processes mount, mapped to True when they write to them."""
         locations = [*self.dependencies, *([self.checkpoint_source] if self.checkpoint_source else [])]
         return volume_claims(self.job, locations)
+
+    def ports_of(self, process: str) -> PodPorts:
+        """Return the ports of the pod whose first process has this name."""
+        return self.host_ports.get(process, PodPorts())

@@ -6,10 +6,8 @@ from typing import Any
 
 from kubealign import pod_contract as container
 from kubealign.pod_contract import (
-    GRPC_PORT,
     HEALTH_PORT,
     NATS_PORT,
-    RENDEZVOUS_PORT,
     PodCompanion,
     PodPorts,
     PodRedis,
@@ -79,6 +77,9 @@ def build_pod(
     for template in templates:
         merged = strategic_merge(merged, {name: mapping(template.get(name)) for name in ("metadata", "spec")})
     _apply_resource_limits(merged["spec"], templates)
+    if process.name in context.host_ports:
+        # Otherwise the names of the job's pods would be unknown.
+        merged["spec"].setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     metadata = object_metadata(context, names.pod(context.name, process.name, attempt))
     metadata["labels"] = {
         **mapping(get_path(merged, "metadata", "labels")),
@@ -128,19 +129,20 @@ def _container(context: RenderContext, process: Process, mounts: Sequence[Mount]
         command = [platform.python, "-m", container.NATS_MODULE]
     else:
         command = [platform.python, "-m", container.ROLE_MODULE, process.module]
+    ports = _ports(process, context.ports_of(process.name))
     result: dict[str, Any] = {
         "name": names.MAIN_CONTAINER,
         "image": platform.image,
         "imagePullPolicy": platform.image_pull_policy,
         "command": command,
         "env": _environment(context, process),
-        "ports": [{"name": name, "containerPort": port} for name, port in _ports(process).items()],
+        "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
         "resources": default_resources(platform, process),
         "securityContext": container_security(),
         "terminationMessagePath": container.TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount.volume_mount for mount in mounts],
-        **probes(platform, process),
+        **probes(platform, process, context.ports_of(process.name).health),
     }
     return {name: value for name, value in result.items() if value not in ([], {})}
 
@@ -183,8 +185,13 @@ def process_settings(context: RenderContext, process: Process) -> PodSettings:
         parent_run=None if parent is None else mount_path(parent.claim_name, parent.path),
         serves=process.serves,
         one_shot=process.one_shot,
-        peers={group: f"{host(f'{group}-0')}:{GRPC_PORT}" for group in process.calls},
-        rendezvous=f"{host(process.leader)}:{RENDEZVOUS_PORT}" if process.world_size > 1 else None,
+        peers={
+            group: f"{host(f'{group}-0')}:{context.ports_of(f'{group}-0').grpc}" for group in process.calls
+        },
+        rendezvous=f"{host(process.leader)}:{context.ports_of(process.leader).rendezvous}"
+        if process.world_size > 1
+        else None,
+        ports=context.ports_of(process.name),
         nats_host=host(names.NATS),
         redis=PodRedis(
             host=platform.redis_host,
@@ -199,14 +206,14 @@ def process_settings(context: RenderContext, process: Process) -> PodSettings:
     )
 
 
-def _ports(process: Process) -> Mapping[str, int]:
+def _ports(process: Process, first: PodPorts) -> Mapping[str, int]:
     if process.role is Role.NATS:
         return {"nats": container.NATS_PORT}
     if process.one_shot:
         return {}
-    ports = {"health": container.HEALTH_PORT}
+    ports = {"health": first.health}
     for index, each in enumerate(process.pod_processes):
-        own, suffix = PodPorts().of_process(index), f"-{index}" if index else ""
+        own, suffix = first.of_process(index), f"-{index}" if index else ""
         ports |= {f"grpc{suffix}": own.grpc} if each.serves else {}
         ports[f"metrics{suffix}"] = own.metrics
     return ports
@@ -234,11 +241,11 @@ def container_security() -> dict[str, Any]:
     }
 
 
-def probes(platform: Platform, process: Process) -> dict[str, Any]:
+def probes(platform: Platform, process: Process, health_port: int = HEALTH_PORT) -> dict[str, Any]:
     """Return the probes of the process's container; none for a process that runs to completion."""
     if process.one_shot:
         return {}
-    readiness, liveness = _http("/readyz"), _http("/livez")
+    readiness, liveness = _http("/readyz", health_port), _http("/livez", health_port)
     if process.role is Role.NATS:
         readiness = {"tcpSocket": {"port": NATS_PORT}}
         # The kernel accepts connections for a server that hangs.
@@ -257,8 +264,8 @@ def probes(platform: Platform, process: Process) -> dict[str, Any]:
     }
 
 
-def _http(path: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": HEALTH_PORT}}
+def _http(path: str, port: int) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": port}}
 
 
 def default_resources(platform: Platform, process: Process) -> dict[str, Any]:

@@ -7,11 +7,14 @@ from pydantic import BaseModel
 
 from kubealign.process_settings import Role
 from kubealign.roles import PREPARE, Process
+from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJobSpec
+from kubealign.spec.paths import format_path
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.control_pods import ControlPods
 from kubealign_operator import names
 from kubealign_operator.kube_views.lenient_json import get_path, items, mapping
+from kubealign_operator.kube_views.spec_search import spec_parts
 from kubealign_operator.manifests.context import Platform
 
 #: Lists of objects -> the field that identifies an entry.
@@ -33,8 +36,14 @@ _APPENDED_LISTS = ("tolerations", "topologySpreadConstraints")
 def pod_templates(
     platform: Platform, spec: AlignmentJobSpec, process: Process
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the pod templates of a process in merge order: the platform's, the job's, the role's."""
+    """Yield the pod templates of a process in merge order: the platform's, its profile's, the job's, the
+    role's. A profile that the platform does not have is left out: `profile_errors` yields an error.
+    """
     yield mapping(platform.pod_template)
+    template = _role_template(spec, process)
+    profile = _profile_name(spec, process, template)
+    if profile is not None:
+        yield mapping(platform.profiles.get(profile))
     if spec.pod_template is not None:
         document = _document(spec.pod_template)
         if process.role is Role.NATS:
@@ -42,9 +51,27 @@ def pod_templates(
         elif not process.role_spec.is_worker:
             document = _without_devices(document)
         yield document
-    template = _role_template(spec, process)
     if template is not None:
         yield _document(template)
+
+
+def profile_errors(platform: Platform, spec: AlignmentJobSpec) -> Iterator[SpecError]:
+    """Yield an error for each profile that the platform does not have."""
+    allowed = ", ".join(sorted(platform.profiles)) or "none"
+    for path, template in spec_parts(spec, PodTemplate):
+        if template.profile is not None and template.profile not in platform.profiles:
+            remedy = f"is no profile of this platform; it has {allowed} (jobs.profiles of the Helm chart)"
+            yield SpecError(remedy, format_path(("spec", *path, "profile")), format_value(template.profile))
+
+
+def uses_host_network(platform: Platform, spec: AlignmentJobSpec, process: Process) -> bool:
+    """Return True if the pods of the process use the network of their node."""
+    used = False
+    for template in pod_templates(platform, spec, process):
+        used = get_path(template, "spec", "hostNetwork") is True or (
+            used and get_path(template, "spec", "hostNetwork") is not False
+        )
+    return used
 
 
 def container_limits(templates: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -69,6 +96,14 @@ def _role_template(spec: AlignmentJobSpec, process: Process) -> BaseModel | None
     section = None if name is None else getattr(spec, name)
     template: PodTemplate | None = None if section is None else section.pod_template
     return template
+
+
+def _profile_name(spec: AlignmentJobSpec, process: Process, template: BaseModel | None) -> str | None:
+    """Return the profile of a process: the role's, else, of a process with a model, the job's."""
+    own: str | None = getattr(template, "profile", None)
+    if own is not None or spec.pod_template is None or not process.role_spec.is_worker:
+        return own
+    return spec.pod_template.profile
 
 
 def _document(template: BaseModel) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from kubealign.spec.status import DependencyResult, JobPhase, ResultLocation
 from kubealign_operator.kube_views.observed_job import ObservedState
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.manifests.pod_layout import pod_layout_errors, processes_per_pod
+from kubealign_operator.manifests.pod_templates import profile_errors
 from kubealign_operator.planner.admission.job_admission import JobAdmission, job_admission
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.phases.finished import (
@@ -86,6 +87,10 @@ def _decide(snapshot: JobSnapshot, job: AlignmentJob | None, error: str) -> Deci
         return plan_finished(snapshot, phase)
     if job is None or error:
         return _decide_unplannable(snapshot, error)
+    missing = "; ".join(str(problem) for problem in profile_errors(snapshot.platform, job.spec))
+    if missing:
+        # Also of a job that has started: its next pods could not be made as its author meant them.
+        return _decide_unplannable(snapshot, missing)
     errors = _validation_errors(snapshot, job)
     if errors:
         return plan_invalid(snapshot, "; ".join(errors))

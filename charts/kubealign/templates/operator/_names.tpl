@@ -19,6 +19,12 @@ platform:
     {{- toYaml .Values.jobs.egressExcept | nindent 4 }}
   podTemplate:
     {{- toYaml .Values.jobs.podTemplate | nindent 4 }}
+  profiles:
+    {{- range $name, $profile := .Values.jobs.profiles }}
+    {{ $name }}:
+      {{- toYaml $profile.podTemplate | nindent 6 }}
+    {{- else }} {}
+    {{- end }}
   defaultResources:
     {{- toYaml .Values.jobs.defaultResources | nindent 4 }}
   runAsUser: {{ int64 .Values.jobs.runAsUser }}

@@ -7,6 +7,7 @@ Workload each.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from kubealign.process_settings import Role
@@ -15,8 +16,10 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import DependencyResult, ResultLocation
 from kubealign_operator.kube_views.kueue_view import KueueView, PodPlacement, WorkloadView
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.host_ports import assign_host_ports
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.manifests.pod_placement import admission_placement
+from kubealign_operator.manifests.pod_templates import uses_host_network
 from kubealign_operator.manifests.workload import (
     PodSet,
     TooManyPodSets,
@@ -172,6 +175,7 @@ def render_context(
     A job keeps the image with which it started: its processes speak with one another.
     """
     image = snapshot.previous_status.image or snapshot.platform.image
+    uses_node = partial(uses_host_network, snapshot.platform, job.spec)
     return RenderContext(
         snapshot.name,
         snapshot.namespace,
@@ -181,6 +185,7 @@ def render_context(
         tuple(dependencies),
         checkpoint_source,
         credentials_generation,
+        assign_host_ports(snapshot.uid, snapshot.processes, uses_node),
     )
 
 

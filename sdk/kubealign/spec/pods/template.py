@@ -249,5 +249,11 @@ class PodTemplate(SpecModel):
     objects field by field. A role's own patch is applied on top of the job's. Ignored on one machine.
     """
 
+    profile: ObjectName | None = Field(
+        None,
+        description="Name of a pod profile of the platform (`jobs.profiles` of the Helm chart), which this "
+        "template changes. A role's profile replaces that of the job, which has no effect on the pods of "
+        "preparation, driver and bus. null: none.",
+    )
     metadata: PodMetadata | None = Field(None, description="Labels and annotations.")
     spec: PodSpecPatch | None = Field(None, description="Scheduling, volumes and container of the pods.")

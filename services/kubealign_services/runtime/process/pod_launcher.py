@@ -7,7 +7,6 @@ The operator restarts a group of ranks as a whole, so nothing is restarted here.
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from kubealign.local.processes.exit_status import describe_exit, read_terminatio
 from kubealign.pod_contract import TERMINATION_BYTES
 from kubealign.process_settings import STACKS_SIGNAL, ExitCode, ProcessSettings
 from kubealign.termination_message import last_error_line
-from kubealign_services.runtime.process import exec_with_parent
 from kubealign_services.runtime.process.health_server import HealthServer
 from kubealign_services.runtime.process.termination_message import write_termination_message
 
@@ -154,10 +152,6 @@ async def run_ranks(
 
 async def _start(module: str, settings: Path, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        exec_with_parent.__name__,
-        str(os.getpid()),
         sys.executable,
         "-m",
         module,

@@ -38,7 +38,8 @@ platform:
     podSelector: {matchLabels: {app: redis}}
   - ipBlock: {cidr: 10.2.0.0/16}
   egressExcept: [10.0.0.0/28]
-  podTemplate: {spec: {hostNetwork: true}}
+  podTemplate: {spec: {runtimeClassName: nvidia}}
+  profiles: {rdma: {spec: {hostNetwork: true}}}
   defaultResources: {trainer: {requests: {cpu: 2}}}
   runAsUser: 1000
   fsGroup: 1001
@@ -60,7 +61,8 @@ platform:
             {"ipBlock": {"cidr": "10.2.0.0/16"}},
         ),
         egress_except=("10.0.0.0/28",),
-        pod_template={"spec": {"hostNetwork": True}},
+        pod_template={"spec": {"runtimeClassName": "nvidia"}},
+        profiles={"rdma": {"spec": {"hostNetwork": True}}},
         default_resources={"trainer": {"requests": {"cpu": 2}}},
         run_as_user=1000,
         fs_group=1001,
@@ -103,6 +105,10 @@ def test_the_address_of_the_api_server_is_excluded(
         (
             "platform: {image: i, redisHost: r, egressExcept: [10.0.0.1/8]}",
             "platform.egressExcept.0 held '10.0.0.1/8': is not the usual notation of a block",
+        ),
+        (
+            "platform: {image: i, redisHost: r, podTemplate: {spec: {hostNetwork: true}}}",
+            "must not set hostNetwork",
         ),
         (
             "platform: {image: i, redisHost: r, egressExcept: [0.0.0.0/0]}",
