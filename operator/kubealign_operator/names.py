@@ -52,6 +52,11 @@ def egress(job: str, group: str) -> str:
     return f"{job}-egress-{group}"
 
 
+def budget(job: str, group: str, pod_size: int) -> str:
+    """Return the name of the PodDisruptionBudget of a group whose pods have so many processes each."""
+    return f"{job}-{group}" if pod_size == 1 else f"{job}-{group}-{pod_size}"
+
+
 def credentials(job: str, generation: int = 1) -> str:
     """Return the name of the Secret with a generation of the job's credentials, which count from 1."""
     return f"{job}-credentials" if generation == 1 else f"{job}-credentials-{generation}"

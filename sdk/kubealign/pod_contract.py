@@ -57,6 +57,8 @@ ENV_CPUS = "KUBEALIGN_CPUS"
 ROLE_MODULE = "kubealign_services.runtime.process.pod_entrypoint"
 NATS_MODULE = "kubealign_services.messaging.jetstream.nats_entrypoint"
 NATS_PROBE_MODULE = "kubealign_services.messaging.jetstream.nats_probe"
+#: preStop hook: `-m DRAIN_MODULE HOST PORT SECONDS`, with the driver's health port.
+DRAIN_MODULE = "kubealign_services.runtime.process.wait_for_driver"
 
 
 class _PodModel(BaseModel):

@@ -196,6 +196,7 @@ def test_the_operator_has_these_rights_and_no_other(helm: Helm) -> None:
         ("ClusterRole", "configmaps"): ({"get", "create"}, ()),
         ("ClusterRole", "services"): ({"get", "create"}, ()),
         ("ClusterRole", "networkpolicies"): ({"get", "create"}, ()),
+        ("ClusterRole", "poddisruptionbudgets"): ({"get", "create"}, ()),
         ("ClusterRole", "events"): ({"create", "patch"}, ()),
         ("Role", "leases"): ({"get", "update"}, (OPERATOR,)),
     }

@@ -130,7 +130,8 @@ class ObservedState:
     unreadable: str = ""
     #: The pods whose labels name this job.
     pods: tuple[PodView, ...] = ()
-    #: (kind, name) of the existing objects other than pods: Secret, ConfigMap, Service, NetworkPolicy.
+    #: (kind, name) of the existing objects other than pods: Secret, ConfigMap, Service, NetworkPolicy,
+    #: PodDisruptionBudget.
     objects: frozenset[tuple[str, str]] = frozenset()
     #: Name of a pod or object -> error of the last attempt to create it.
     create_errors: Mapping[str, str] = field(default_factory=dict)

@@ -143,6 +143,7 @@ def _container(context: RenderContext, process: Process, mounts: Sequence[Mount]
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount.volume_mount for mount in mounts],
         **probes(platform, process, context.ports_of(process.name).health),
+        "lifecycle": _drain_hook(context, process),
     }
     return {name: value for name, value in result.items() if value not in ([], {})}
 
@@ -163,6 +164,17 @@ def _environment(context: RenderContext, process: Process) -> list[dict[str, Any
         {"name": container.ENV_SETTINGS, "value": settings},
         {"name": container.ENV_CPUS, "valueFrom": {"resourceFieldRef": cpus}},
     ]
+
+
+def _drain_hook(context: RenderContext, process: Process) -> dict[str, Any]:
+    """Return the hook that keeps an evicted trainer or critic running while the driver saves with it."""
+    if not process.role_spec.trains:
+        return {}
+    seconds = context.job.spec.lifecycle.grace_period_seconds
+    driver = names.host(context.name, context.namespace, names.DRIVER)
+    port = context.ports_of(names.DRIVER).health
+    command = [context.platform.python, "-m", container.DRAIN_MODULE, driver, str(port), f"{seconds:g}"]
+    return {"preStop": {"exec": {"command": command}}}
 
 
 def process_settings(context: RenderContext, process: Process) -> PodSettings:

@@ -78,7 +78,7 @@ def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) 
         is_done = one_shot and pod_state.exit_code(pod) == ExitCode.DONE
         return None if is_done else _terminated(process, pod)
     if pod_state.is_terminating(pod):
-        return _terminating(process, pod)
+        return deletion_reason(process, pod)
     return _waiting(process, pod) or _unscheduled(process, pod) or _slow_start(process, pod, now)
 
 
@@ -127,6 +127,15 @@ def permanent_failure_reason(process: str, pod: PodView) -> FailureReason:
     )
 
 
+def deletion_reason(process: str, pod: PodView) -> FailureReason:
+    """Return the reason for a pod that is being deleted."""
+    disruption = pod_state.condition_of(pod, "DisruptionTarget")
+    if disruption is not None and disruption.status == "True":
+        why = _DISRUPTIONS.get(disruption.reason, "is being disrupted")
+        return FailureReason("Disrupted", f"{process} {why}; it will be restarted")
+    return FailureReason("Ending", f"{process} is terminating")
+
+
 def _terminated(process: str, pod: PodView) -> FailureReason:
     is_permanent = pod_state.exit_code(pod) == ExitCode.PERMANENT
     return permanent_failure_reason(process, pod) if is_permanent else termination_reason(process, pod)
@@ -134,14 +143,6 @@ def _terminated(process: str, pod: PodView) -> FailureReason:
 
 def _named(process: str, failure: ProcessFailure) -> FailureReason:
     return FailureReason(failure.reason, f"{process} {failure.text}")
-
-
-def _terminating(process: str, pod: PodView) -> FailureReason:
-    disruption = pod_state.condition_of(pod, "DisruptionTarget")
-    if disruption is not None and disruption.status == "True":
-        why = _DISRUPTIONS.get(disruption.reason, "is being disrupted")
-        return FailureReason("Disrupted", f"{process} {why}; it will be restarted")
-    return FailureReason("Ending", f"{process} is terminating")
 
 
 def _waiting(process: str, pod: PodView) -> FailureReason | None:

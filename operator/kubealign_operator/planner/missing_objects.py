@@ -10,6 +10,7 @@ from kubealign.roles import Process
 from kubealign_operator import names
 from kubealign_operator.manifests.config_map import config_map
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.disruption_budget import disruption_budget, disruption_budgets
 from kubealign_operator.manifests.egress import group_egress
 from kubealign_operator.manifests.metadata import object_metadata
 from kubealign_operator.manifests.network_policy import egress_policy, peers_policy
@@ -28,6 +29,12 @@ def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[
     builders |= {
         ("NetworkPolicy", names.egress(context.name, group)): partial(egress_policy, group=group, rules=rules)
         for group, rules in group_egress(context).items()
+    }
+    builders |= {
+        ("PodDisruptionBudget", names.budget(context.name, one.group, one.pod_size)): partial(
+            disruption_budget, budget=one
+        )
+        for one in disruption_budgets(context.job, snapshot.processes)
     }
     return [build(context) for key, build in builders.items() if key not in snapshot.observed.objects]
 

@@ -32,6 +32,7 @@ SECRETS = ApiResource("/api/v1", "secrets", "Secret")
 CONFIG_MAPS = ApiResource("/api/v1", "configmaps", "ConfigMap")
 SERVICES = ApiResource("/api/v1", "services", "Service")
 NETWORK_POLICIES = ApiResource("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+DISRUPTION_BUDGETS = ApiResource("/apis/policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
 WORKLOADS = ApiResource("/apis/kueue.x-k8s.io/v1beta2", "workloads", "Workload")
 RESOURCE_FLAVORS = ApiResource("/apis/kueue.x-k8s.io/v1beta2", "resourceflavors", "ResourceFlavor")
 WORKLOAD_PRIORITY_CLASSES = ApiResource(

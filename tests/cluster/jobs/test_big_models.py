@@ -1,5 +1,5 @@
-"""Sharded models in real pods: Megatron training on two ranks, generation by a Triton server that is killed,
-a rollout worker of two pods and a reference of two pods."""
+"""Sharded models in real pods: Megatron training on four ranks in two pods, generation by a Triton server
+that is killed, a rollout worker of two pods and a reference of two pods."""
 
 import json
 import os
@@ -74,7 +74,8 @@ def test_megatron_trains_in_two_pods_and_a_killed_triton_server_costs_no_pod(ten
         _STEPS,
         algorithm={"rloo": groups},
         trainer={
-            "ranks": 2,
+            "ranks": 4,
+            "processesPerPod": 2,
             "backend": {"megatron": {"tensorParallel": 2}},
             "optimizer": {"adamW": {"learningRate": 1.0e-3}},
         },
@@ -83,6 +84,8 @@ def test_megatron_trains_in_two_pods_and_a_killed_triton_server_costs_no_pod(ten
     tenant.apply(job)
     tenant.until_beyond("pieces", 0, "at the start", _START_SECONDS)
     pods = tenant.pods()
+    trainers = sorted(name for name in pods if "trainer" in name)
+    assert trainers == ["pieces-trainer-0-0", "pieces-trainer-2-0"]
     lose_server(tenant, "pieces")
     tenant.until_beyond("pieces", tenant.step("pieces"), "after the server was killed", _START_SECONDS)
     assert tenant.pods() == pods, "no pod was started again"

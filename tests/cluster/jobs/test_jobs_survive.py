@@ -1,14 +1,18 @@
 """Running jobs survive the loss of any pod; finished jobs stay finished."""
 
+import json
+
 import pytest
 
 from cluster.support.helm import NAMESPACE
 from cluster.support.paced_jobs import assert_each_prompt_once, paced_job, prepare, set_pace
-from cluster.support.tenant import Tenant
+from cluster.support.tenant import CLAIM, Tenant
 
 pytestmark = pytest.mark.timeout(1800)
 
 _STEPS = 100
+#: Without the checkpoint of an eviction the trainer would start anew.
+_RARE_CHECKPOINTS = {"everySteps": 60, "volume": {"claimName": CLAIM, "path": "runs"}}
 _LEASE = ("get", "lease", "kubealign-operator", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}")
 
 
@@ -32,6 +36,13 @@ def pods_of(tenant: Tenant, job: str, process: str) -> list[str]:
     return tenant.kubectl("get", "pods", "-l", selector, "-o", "name").split()
 
 
+def loaded_step(tenant: Tenant, job: str) -> int:
+    """Return the step of the checkpoint with which the trainer has started."""
+    [pod] = pods_of(tenant, job, "trainer-0")
+    lines = (json.loads(line) for line in tenant.kubectl("logs", pod).splitlines() if line.startswith("{"))
+    return int([line["step"] for line in lines if line["message"] == "weights loaded"][-1])
+
+
 def leader(tenant: Tenant) -> str:
     """Return the operator's leader pod, whose name begins the lease's holder identity."""
     return tenant.control_plane.kubectl(*_LEASE).split("_")[0]
@@ -53,10 +64,13 @@ def finish(tenant: Tenant, job: str) -> None:
 
 def test_every_pod_is_lost_in_turn_and_the_finished_job_stays_finished(tenant: Tenant) -> None:
     prepare(tenant, _STEPS)
-    tenant.apply(paced_job("lost", _STEPS))
+    tenant.apply(paced_job("lost", _STEPS, checkpoint=_RARE_CHECKPOINTS))
     tenant.until_beyond("lost", 1, "at the start")
     for process in ("rollout-0", "trainer-0", "driver", "nats"):
+        before = tenant.step("lost")
         lose_pod(tenant, "lost", process)
+        if process == "trainer-0":
+            assert loaded_step(tenant, "lost") >= before, "the driver saved before the trainer ended"
     lose_leader(tenant, "lost")
     assert not tenant.status("lost").get("restarts"), "a deleted pod is no failure"
     finish(tenant, "lost")

@@ -23,7 +23,14 @@ pytestmark = [
 _TEST_SECONDS = 180.0
 _LEADER_SECONDS = 60.0
 _WIDE = ("get", "crds,clusterroles,clusterrolebindings", "-o", "name")
-_OWN = ("get", "all,configmaps,secrets,leases,networkpolicies", "-n", NAMESPACE, "-o", "name")
+_OWN = (
+    "get",
+    "all,configmaps,secrets,leases,networkpolicies,poddisruptionbudgets",
+    "-n",
+    NAMESPACE,
+    "-o",
+    "name",
+)
 
 
 def figures(cluster: Cluster) -> list[dict[str, float]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kubealign.kube.resources import (
     CONFIG_MAPS,
+    DISRUPTION_BUDGETS,
     NETWORK_POLICIES,
     PODS,
     SECRETS,
@@ -16,7 +17,15 @@ from kubealign.kube.resources import (
 #: Kinds of objects that a job owns.
 OWNED: Mapping[str, ApiResource] = {
     resource.kind: resource
-    for resource in (PODS, SECRETS, CONFIG_MAPS, SERVICES, NETWORK_POLICIES, WORKLOADS)
+    for resource in (
+        PODS,
+        SECRETS,
+        CONFIG_MAPS,
+        SERVICES,
+        NETWORK_POLICIES,
+        DISRUPTION_BUDGETS,
+        WORKLOADS,
+    )
 }
 
 

@@ -32,6 +32,7 @@ from kubealign_operator.planner.clocks import clock_changes, deadline_times, sta
 from kubealign_operator.planner.credentials import current_credentials, outdated_pods, renewal_time
 from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
 from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
+from kubealign_operator.planner.phases.draining import draining_pods, plan_draining
 from kubealign_operator.planner.phases.finished import (
     deadline_failure,
     has_succeeded,
@@ -107,6 +108,10 @@ def plan_active(
     if outdated_pods(snapshot, credentials.status):
         status_changes["roles"] = role_statuses(units, prepared)
         return plan_renewal(snapshot, credentials, credentials_request, status_changes, prepared=prepared)
+    draining = draining_pods(snapshot, managed)
+    if draining and snapshot.previous_status.phase is JobPhase.RUNNING:
+        # The roles of the status stay: the group was complete, which tells of a rank whose end is not seen.
+        return plan_draining(snapshot, draining, status_changes)
     outcome = apply_restart_policy(managed, restarts, lifecycle.max_restarts, _complete_groups(snapshot))
     if outcome.failure is not None:
         return plan_failure(snapshot, outcome.failure)

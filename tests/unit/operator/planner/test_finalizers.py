@@ -65,6 +65,9 @@ def test_a_pod_whose_node_has_not_confirmed_its_end_is_waited_for() -> None:
     cluster = _running()
     cluster.delete("two-ranks-trainer-0-0")
     cluster.settle()
+    cluster.vanish("two-ranks-driver-0")
+    cluster.settle()
+    cluster.serve()
     cluster.pass_time(200)
     # It is force-deleted once; the API server has no word of its containers and keeps the object.
     assert [deletion.name for deletion in cluster.step().delete] == [

@@ -423,6 +423,9 @@ def test_a_pod_on_an_unreachable_node_is_force_deleted_if_the_job_allows_it() ->
     cluster = Cluster(sft(lifecycle={"forceDeleteLostPods": True}))
     cluster.start()
     cluster.delete(cluster.name("trainer-0"))
+    cluster._condition(
+        cluster.pods[cluster.name("trainer-0")], "DisruptionTarget", "True", "DeletionByTaintManager"
+    )
     rendered = cluster.step()
     assert rendered.requeue_after == pytest.approx(35 + 60, abs=1)
     cluster.pass_time(96)
