@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,18 @@ def test_a_job_by_the_plugin(
     described = align("describe", "sums")
     for word in ("sums-trainer-1-0", "Conditions", "Accepted", "rollout"):
         assert word in described
+    archive = tmp_path / "sums.tar.gz"
+    # Without a dashboard there are no metrics, which the command says.
+    assert align("debug", "sums", "-o", str(archive)).startswith(f"{archive}\n")
+    assert archive.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(archive) as files:
+        names = files.getnames()
+        pods = json.load(files.extractfile("sums-debug/pods.json"))  # type: ignore[arg-type]
+        job = json.load(files.extractfile("sums-debug/job.json"))  # type: ignore[arg-type]
+    assert {f"sums-debug/{name}.json" for name in ("versions", "processes", "events")} <= set(names)
+    assert "sums-trainer-1-0" in {pod["metadata"]["name"] for pod in pods}
+    assert job["status"]["phase"] == "Running"
+    assert "exists: remove it" in align("debug", "sums", "-o", str(archive), code=1)
     # Without a dashboard `top` says so, and shows the rest.
     top = align("top", "sums", "--once")
     assert "no metrics: " in top and "trainer-0" in top

@@ -103,6 +103,9 @@ class CacheReader:
     ) -> AsyncIterator[LogLine]:
         _forbid()
 
+    async def pods(self, ref: JobRef) -> Sequence[Mapping[str, Any]]:
+        _forbid()
+
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
         _forbid()
 

@@ -91,6 +91,9 @@ class JobBackend(TelemetrySource, Protocol):
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
         """Return the processes of a job, with their heartbeats where available."""
 
+    async def pods(self, ref: JobRef) -> Sequence[Mapping[str, Any]]:
+        """Return the pods of a job as Kubernetes objects; empty on one machine."""
+
     def logs(
         self,
         ref: JobRef,

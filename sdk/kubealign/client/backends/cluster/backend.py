@@ -150,6 +150,9 @@ class ClusterBackend:
             pods, heartbeat_by_name, time.time(), finished=_is_finished(job), suspended=suspended
         )
 
+    async def pods(self, ref: JobRef) -> Sequence[Json]:
+        return await self._pods(await self.get(ref))
+
     async def logs(
         self,
         ref: JobRef,

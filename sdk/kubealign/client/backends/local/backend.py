@@ -103,6 +103,9 @@ class LocalBackend:
     def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
         return self._watches.watch(ref)
 
+    async def pods(self, ref: JobRef) -> Sequence[Mapping[str, Any]]:
+        return ()
+
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
         stored = await self._reader.read_run(ref)
         reported = await self._reader.runner_processes(stored)
