@@ -17,6 +17,13 @@ from cluster.support.helm import CHART, NAMESPACE, RELEASE, Helm, of_kind, pod_s
 from cluster.support.kubectl import KubectlFailed
 from cluster.support.programs import find
 from cluster.support.simulated_kubelet import SimulatedKubelet
+from kubealign.roles import roles
+from kubealign_operator import names as operator_names
+from kubealign_operator.controller.config import load_config
+from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.pod import build_pod
+from kubealign_operator.planner.validation import parse_job
+from support.rendering.jobs import UID, ppo
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 
@@ -108,6 +115,28 @@ def test_every_pod_is_restricted(control_plane: ControlPlane, platform: None, he
         del loose["spec"]["containers"][0]["securityContext"]
         with pytest.raises(KubectlFailed, match="restricted"):
             dry_run(control_plane, loose)
+
+
+def test_pods_of_jobs_without_users_are_restricted(
+    control_plane: ControlPlane, platform: None, helm: Helm, tmp_path: Path
+) -> None:
+    """Check the pods of a job as the operator builds them from the configuration for OpenShift."""
+    maps = of_kind(helm.render(VALUES["openshift"]), "ConfigMap")
+    [text] = [config_map["data"]["config.yaml"] for config_map in maps if "config.yaml" in config_map["data"]]
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    job = parse_job(ppo())
+    context = RenderContext(job.name, NAMESPACE, UID, job, load_config(file).platform.platform())
+    pods = [build_pod(context, process, 0) for process in (operator_names.bus(), *roles(job))]
+    assert {pod["spec"]["securityContext"].get("runAsUser") for pod in pods} == {None}
+    for pod in pods:
+        # Objects that this cluster does not have.
+        pod["metadata"].pop("ownerReferences", None)
+        pod["spec"].pop("priorityClassName", None)
+    dry_run(control_plane, *pods)
+    del pods[-1]["spec"]["securityContext"]["runAsNonRoot"]
+    with pytest.raises(KubectlFailed, match="restricted"):
+        dry_run(control_plane, pods[-1])
 
 
 def test_a_release_is_installed_upgraded_and_uninstalled(

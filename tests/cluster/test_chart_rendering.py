@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.support.chart_values import VALUES
+from cluster.support.chart_values import EMPTY_USERS, VALUES
 from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, YamlLoader, of_kind, pod_specs
 from cluster.support.programs import find
 from kubealign_dashboard.cluster.settings import DashboardSettings, from_environment
@@ -75,6 +75,46 @@ def test_what_the_administrator_sets_reaches_the_pods_of_jobs(helm: Helm, tmp_pa
     assert platform.default_resources == {"trainer": {"requests": {"cpu": "2", "memory": "4Gi"}}}
 
 
+_USER_FIELDS = {"runAsUser", "runAsGroup", "fsGroup"}
+
+
+def set_fields(value: Any) -> set[str]:
+    """Return the names of all fields, at any depth, whose value is not null."""
+    if isinstance(value, list):
+        return {name for item in value for name in set_fields(item)}
+    if not isinstance(value, dict):
+        return set()
+    own = {name for name, inner in value.items() if inner is not None}
+    return own.union(*map(set_fields, value.values()))
+
+
+def test_on_openshift_the_namespace_chooses_users_and_groups(helm: Helm, tmp_path: Path) -> None:
+    for objects, expected in (
+        (helm.render({}), _USER_FIELDS),
+        (helm.render(VALUES["openshift"]), set()),
+        (helm.render(EMPTY_USERS), set()),
+    ):
+        pods = list(pod_specs(objects).values())
+        assert set_fields(pods) & _USER_FIELDS == expected
+        platform = configuration(objects, tmp_path).platform
+        assert (platform.run_as_user, platform.fs_group) == ((65532, 65532) if expected else (None, None))
+        assert all(pod["securityContext"]["runAsNonRoot"] for pod in pods)
+
+
+def test_dns_ports_reach_the_platform_and_the_jobs(helm: Helm, tmp_path: Path) -> None:
+    for values, ports in (({}, [53]), (VALUES["openshift"], [53, 5353])):
+        objects = helm.render(values)
+        assert configuration(objects, tmp_path).platform.dns_ports == ports
+        with_dns = 0
+        for policy in of_kind(objects, "NetworkPolicy"):
+            for rule in policy["spec"]["egress"]:
+                if any(port["protocol"] == "UDP" for port in rule["ports"]):
+                    with_dns += 1
+                    rendered = [(port["port"], port["protocol"]) for port in rule["ports"]]
+                    assert rendered == [(port, protocol) for port in ports for protocol in ("UDP", "TCP")]
+        assert with_dns == 2
+
+
 def test_jobs_reach_redis_by_its_labels_or_by_its_addresses(helm: Helm, tmp_path: Path) -> None:
     objects = helm.render({})
     [peer] = configuration(objects, tmp_path).platform.platform().redis_peers or ()
@@ -122,6 +162,8 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
         ({"watchNamespaces": "team-a"}, "watchNamespaces"),
         ({"watchNamespaces": ["Team"]}, "watchNamespaces"),
         ({"jobs": {"runAsUser": 0}}, "runAsUser"),
+        ({"dashboard": {"fsGroup": "65532"}}, "fsGroup"),
+        ({"networkPolicy": {"dnsPorts": []}}, "dnsPorts"),
         ({"jobs": {"credentialsLifetimeDays": 0}}, "credentialsLifetimeDays"),
         ({"jobs": {"podTemplate": {"containers": []}}}, "containers"),
         ({"jobs": {"defaultResources": {"trainers": {}}}}, "trainers"),

@@ -6,15 +6,17 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Arguments: user, group (0: none). */}}
+{{/* Argument: the values of a component. An empty runAsUser or fsGroup leaves the choice to the namespace. */}}
 {{- define "kubealign.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: {{ int64 .user }}
-runAsGroup: {{ int64 .user }}
-{{- if .group }}
-fsGroup: {{ int64 .group }}
-fsGroupChangePolicy: OnRootMismatch
+{{- with .runAsUser }}
+runAsUser: {{ int64 . }}
+runAsGroup: {{ int64 . }}
 {{- end }}
+{{- with .fsGroup }}
+fsGroup: {{ int64 . }}
+{{- end }}
+fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
@@ -41,8 +43,10 @@ affinity:
 {{/* Egress to DNS. */}}
 {{- define "kubealign.dnsEgress" -}}
 - ports:
-  - {port: 53, protocol: UDP}
-  - {port: 53, protocol: TCP}
+  {{- range .Values.networkPolicy.dnsPorts }}
+  - {port: {{ int . }}, protocol: UDP}
+  - {port: {{ int . }}, protocol: TCP}
+  {{- end }}
 {{- end }}
 
 {{/* Egress to Redis, embedded or external. */}}

@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -67,13 +67,16 @@ class PlatformConfig(_Section):
     egress_except: list[Cidr] = Field(
         [], description="Addresses to which no job may connect: those of the API server."
     )
+    dns_ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(
+        [53], min_length=1, description="Ports of DNS in the NetworkPolicies of jobs."
+    )
     pod_template: dict[str, Any] = Field({}, description="A strategic merge patch for every role pod.")
     profiles: dict[ObjectName, dict[str, Any]] = Field(
         {}, description="Pod templates that jobs choose by name, with podTemplate.profile."
     )
     default_resources: dict[str, dict[str, Any]] = Field({}, description="Resources by role.")
-    run_as_user: int = Field(65532, ge=1)
-    fs_group: int = Field(65532, ge=1)
+    run_as_user: int | None = Field(65532, ge=1, description="null: a user of the namespace's range.")
+    fs_group: int | None = Field(65532, ge=1, description="null: a group of the namespace's range.")
     uses_kueue: bool = Field(False, description="Jobs with a queue label are admitted by Kueue.")
     max_processes: int = Field(2048, ge=1, le=65536, description="Processes that one job may have.")
     credentials_lifetime_days: int = Field(
@@ -111,6 +114,7 @@ class PlatformConfig(_Section):
         settings["redis_peers"] = tuple(
             peer.model_dump(by_alias=True, exclude_none=True) for peer in self.redis_peers
         )
+        settings["dns_ports"] = tuple(self.dns_ports)
         settings["egress_except"] = tuple(dict.fromkeys([*self.egress_except, *_address_block(api_server)]))
         return Platform(**settings)
 

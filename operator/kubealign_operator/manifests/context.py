@@ -25,6 +25,8 @@ class Platform:
     redis_peers: Sequence[Mapping[str, Any]] | None = ()
     #: Blocks of addresses to which no job may connect, such as those of the API server.
     egress_except: Sequence[str] = ()
+    #: Ports of DNS, as seen behind its Service.
+    dns_ports: Sequence[int] = (53,)
     image_pull_policy: str = "IfNotPresent"
     #: Python interpreter in the image.
     python: str = "python"
@@ -37,8 +39,9 @@ class Platform:
     #: Role, such as trainer or nats -> `requests` and `limits` of its container. An absent role gets the
     #: built-in requests.
     default_resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    run_as_user: int = 65532
-    fs_group: int = 65532
+    #: User of the pods, and its group. None: the cluster chooses, as OpenShift does for each namespace.
+    run_as_user: int | None = 65532
+    fs_group: int | None = 65532
     #: Jobs with a queue label are admitted by Kueue.
     uses_kueue: bool = False
     #: Processes that one job may have, its bus excluded.

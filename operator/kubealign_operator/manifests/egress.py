@@ -33,7 +33,9 @@ def common_egress(context: RenderContext, own_pods: Peer) -> list[Rule]:
         own_pods: Peer that selects the pods of the job.
     """
     # DNS may be a pod, the node's cache on a link-local address or a server outside the cluster.
-    dns: Rule = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
+    protocols = ("UDP", "TCP")
+    ports = context.platform.dns_ports
+    dns: Rule = {"ports": [{"protocol": name, "port": port} for port in ports for name in protocols]}
     rules: list[Rule] = [{"to": [own_pods]}, dns]
     peers = context.platform.redis_peers
     if peers is not None:

@@ -233,11 +233,11 @@ def _ports(process: Process, first: PodPorts) -> Mapping[str, int]:
 
 def pod_security(platform: Platform) -> dict[str, Any]:
     """Return the securityContext of a pod."""
+    user, group = platform.run_as_user, platform.fs_group
     return {
         "runAsNonRoot": True,
-        "runAsUser": platform.run_as_user,
-        "runAsGroup": platform.run_as_user,
-        "fsGroup": platform.fs_group,
+        **({} if user is None else {"runAsUser": user, "runAsGroup": user}),
+        **({} if group is None else {"fsGroup": group}),
         # Avoids a walk over volumes with millions of files at every start.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},

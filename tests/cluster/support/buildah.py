@@ -108,11 +108,16 @@ class Buildah:
         where = ["-f", str(containerfile), "-t", name, str(context)]
         self("build", "--quiet", *options, *where, timeout=_BUILD_SECONDS)
 
-    def run(self, name: str, *command: str) -> str:
-        """Run a command in a container of the image, as the image's user, and return its output."""
+    def run(self, name: str, *command: str, user: str | None = None) -> str:
+        """Run a command in a container of the image and return its output.
+
+        Args:
+            user: UID:GID; None: the image's own user.
+        """
         container = self("from", "--pull-never", name)
         try:
-            return self("run", container, "--", *command)
+            options = [] if user is None else ["--user", user]
+            return self("run", *options, container, "--", *command)
         finally:
             self("rm", container)
 

@@ -25,6 +25,8 @@ _SUITE = "bookworm"
 _PACKAGES = ("python3", "python3-venv")
 _LEFT_OUT = ("doc", "man", "locale", "info")
 _BASE_SECONDS = 900.0
+# A user of a namespace's range on OpenShift, unknown to the image, in the root group.
+_ARBITRARY_USER = "1000690000:0"
 _WHEELS = "/wheelhouse"
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "sdk", "operator", "services")
 
@@ -87,11 +89,14 @@ def operator_image() -> Path:
 
 
 def try_image(recipe: Recipe) -> None:
-    """Build an image and run its trials in it. Raises like operator_image."""
+    """Build an image and run its trials in it, as the image's user and as an arbitrary one.
+
+    Raises like operator_image."""
     require_builds()
     with _alone(recipe.name), _built(recipe) as buildah:
         for command in recipe.trials:
-            buildah.run(_name(recipe), *command)
+            for user in (None, _ARBITRARY_USER):
+                buildah.run(_name(recipe), *command, user=user)
 
 
 def _folder() -> Path:

@@ -2,9 +2,23 @@
 
 from typing import Any
 
+import yaml
+
+from .helm import CHART
+
 Json = dict[str, Any]
 
 DIGEST = f"sha256:{'a' * 64}"
+
+#: Values for the security context constraint restricted-v2, as users install them.
+OPENSHIFT: Json = yaml.safe_load((CHART / "values-openshift.yaml").read_text())
+#: The same, where a value cannot be null: in a chart that has this one as a dependency.
+EMPTY_USERS: Json = {
+    "operator": {"runAsUser": "", "fsGroup": ""},
+    "dashboard": {"runAsUser": "", "fsGroup": ""},
+    "redis": {"embedded": {"runAsUser": "", "fsGroup": ""}},
+    "jobs": {"runAsUser": "", "fsGroup": ""},
+}
 
 VALUES: dict[str, Json] = {
     "default": {},
@@ -72,6 +86,7 @@ VALUES: dict[str, Json] = {
         "networkPolicy": {"metricsFrom": []},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     },
+    "openshift": OPENSHIFT,
     "kueue": {"kueue": {"enabled": True}, "watchNamespaces": ["team-a"]},
     "no-policies": {"networkPolicy": {"enabled": False}, "crds": {"install": False}},
 }

@@ -17,6 +17,10 @@ platform:
     {{- include "kubealign.redis.peers" . | nindent 4 }}
   egressExcept:
     {{- toYaml .Values.jobs.egressExcept | nindent 4 }}
+  dnsPorts:
+    {{- range .Values.networkPolicy.dnsPorts }}
+    - {{ int . }}
+    {{- end }}
   podTemplate:
     {{- toYaml .Values.jobs.podTemplate | nindent 4 }}
   profiles:
@@ -27,8 +31,10 @@ platform:
     {{- end }}
   defaultResources:
     {{- toYaml .Values.jobs.defaultResources | nindent 4 }}
-  runAsUser: {{ int64 .Values.jobs.runAsUser }}
-  fsGroup: {{ int64 .Values.jobs.fsGroup }}
+  {{- range $field := list "runAsUser" "fsGroup" }}
+  {{- $id := get $.Values.jobs $field }}
+  {{ $field }}: {{ if $id }}{{ int64 $id }}{{ else }}null{{ end }}
+  {{- end }}
   usesKueue: {{ .Values.kueue.enabled }}
   maxProcesses: {{ int64 .Values.jobs.maxProcesses }}
   credentialsLifetimeDays: {{ int64 .Values.jobs.credentialsLifetimeDays }}

@@ -38,6 +38,7 @@ platform:
     podSelector: {matchLabels: {app: redis}}
   - ipBlock: {cidr: 10.2.0.0/16}
   egressExcept: [10.0.0.0/28]
+  dnsPorts: [53, 5353]
   podTemplate: {spec: {runtimeClassName: nvidia}}
   profiles: {rdma: {spec: {hostNetwork: true}}}
   defaultResources: {trainer: {requests: {cpu: 2}}}
@@ -61,6 +62,7 @@ platform:
             {"ipBlock": {"cidr": "10.2.0.0/16"}},
         ),
         egress_except=("10.0.0.0/28",),
+        dns_ports=(53, 5353),
         pod_template={"spec": {"runtimeClassName": "nvidia"}},
         profiles={"rdma": {"spec": {"hostNetwork": True}}},
         default_resources={"trainer": {"requests": {"cpu": 2}}},

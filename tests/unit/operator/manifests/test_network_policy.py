@@ -184,6 +184,13 @@ def test_destinations_by_role(job: Json, expected: Mapping[Destination, set[str]
         assert not {group for group, pod in pods.items() if may_connect(policies, pod, target)}, target
 
 
+def test_dns_at_the_configured_ports() -> None:
+    behind_the_service = replace(DNS, port=5353)
+    assert reachable(sft(), behind_the_service) == set()
+    platform = replace(IN_CLUSTER, dns_ports=(53, 5353))
+    assert reachable(sft(), behind_the_service, platform) == reachable(sft(), DNS, platform) == ALL
+
+
 def test_pods_reach_their_own_job_and_no_other() -> None:
     policies, pods = cluster(sft())
     driver = pods["driver"]["metadata"]

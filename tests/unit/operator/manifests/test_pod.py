@@ -52,6 +52,14 @@ def test_every_pod_is_restricted(job: Json) -> None:
             }
 
 
+def test_the_cluster_may_choose_users_and_groups() -> None:
+    platform = replace(PLATFORM, run_as_user=None, fs_group=None)
+    for manifest in _pods(ppo(), platform).values():
+        security = manifest["spec"]["securityContext"]
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(security)
+        assert security["runAsNonRoot"] is True
+
+
 @pytest.mark.parametrize("job", [sft(), ppo()])
 def test_every_mount_has_its_volume_and_every_volume_its_mount(job: Json) -> None:
     for manifest in _pods(job).values():
