@@ -28,7 +28,7 @@ def helm(tmp_path: Path) -> Helm:
 def configuration(objects: list[dict[str, Any]], folder: Path) -> OperatorConfig:
     """Return the operator's configuration, parsed by the operator."""
     maps = of_kind(objects, "ConfigMap")
-    [text] = [config_map["data"]["config.yaml"] for config_map in maps if "config.yaml" in config_map["data"]]
+    [text] = [item["data"]["config.yaml"] for item in maps if item["metadata"]["name"].endswith("-operator")]
     file = folder / "config.yaml"
     file.write_text(text)
     return load_config(file)
@@ -179,6 +179,16 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
         ({"rbac": {"dashboardUsers": [{"kind": "Everybody", "name": "x"}]}}, "kind"),
         ({"networkPolicy": {"metricsFrom": [{}]}}, "metricsFrom"),
         ({"serviceMonitor": {"interval": "often"}}, "interval"),
+        ({"global": {"imageRegistry": "mirror.example@sha256"}}, "imageRegistry"),
+        ({"global": {"imagePullSecrets": ["mirror"]}}, "imagePullSecrets"),
+        ({"commonLabels": {"app.kubernetes.io/name": "other"}}, "commonLabels"),
+        ({"commonAnnotations": {"owner": 7}}, "commonAnnotations"),
+        ({"operator": {"extraEnv": [{"name": "A", "values": "b"}]}}, "extraEnv"),
+        ({"dashboard": {"extraEnvFrom": [{"secret": "proxy"}]}}, "extraEnvFrom"),
+        ({"redis": {"embedded": {"extraVolumes": [{"emptyDir": {}}]}}}, "extraVolumes"),
+        ({"operator": {"extraVolumeMounts": [{"name": "ca"}]}}, "extraVolumeMounts"),
+        ({"operator": {"hostAliases": [{"ip": "10.0.0.1"}]}}, "hostAliases"),
+        ({"dashboard": {"serviceAccount": {"create": "yes"}}}, "serviceAccount"),
     ],
 )
 def test_values_that_mean_nothing_are_refused_by_name(helm: Helm, values: dict[str, Any], named: str) -> None:
@@ -194,7 +204,7 @@ def test_every_default_is_in_the_schema_and_every_key_of_the_schema_has_one() ->
         rule = schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
         if rule.get("additionalProperties") is not False or not isinstance(default, dict) or not default:
             return
-        known = set(rule["properties"]) - {"global"}
+        known = set(rule["properties"])
         optional = {"limits", "requests", "claims"}
         assert known - optional <= set(default), f"{where}: no default"
         assert set(default) <= known, f"{where}: not in the schema"
@@ -274,17 +284,17 @@ def test_the_dashboard_reads_its_environment(helm: Helm, name: str) -> None:
     if spec is None:
         return
     [container] = spec["containers"]
-    settings = from_environment({variable["name"]: variable["value"] for variable in container["env"]})
+    own = {item["name"]: item["value"] for item in container["env"] if item["name"].startswith("KUBEALIGN_")}
+    settings = from_environment(own)
     # The dashboard would silently ignore an unknown variable.
-    assert {variable["name"] for variable in container["env"]} <= {
-        f"KUBEALIGN_{field.upper()}" for field in DashboardSettings.model_fields
-    }
+    assert set(own) <= {f"KUBEALIGN_{field.upper()}" for field in DashboardSettings.model_fields}
     [port] = container["ports"]
     assert (settings.listen.host, settings.listen.port) == ("0.0.0.0", port["containerPort"])
     assert list(settings.namespaces) == VALUES[name].get("watchNamespaces", [])
     assert settings.read_only == (name == "dashboard")
     assert (settings.redis_host is None) == (name == "no-redis")
-    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    added = VALUES[name].get("dashboard", {}).get("extraVolumeMounts", [])
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"] if mount not in added}
     files = (
         settings.tls_cert_file,
         settings.tls_key_file,

@@ -21,6 +21,42 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{/* Name of the account of a component's pods. Arguments: values, name: the component's, if the chart creates the account. */}}
+{{- define "kubealign.serviceAccount" -}}
+{{- $account := .values.serviceAccount }}
+{{- $account.name | default (ternary .name "default" $account.create) }}
+{{- end }}
+
+{{/* ServiceAccount of a component. Arguments: context, component, values, name as for kubealign.serviceAccount. */}}
+{{- define "kubealign.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "kubealign.serviceAccount" . }}
+  namespace: {{ .context.Release.Namespace }}
+  {{- include "kubealign.annotations" (list .context .values.serviceAccount.annotations) }}
+  labels:
+    {{- include "kubealign.labels" . | nindent 4 }}
+automountServiceAccountToken: false
+{{- end }}
+
+{{/* Fields of a pod that every component has. Arguments: context, values. */}}
+{{- define "kubealign.podFields" -}}
+{{- with concat (((.context.Values.global).imagePullSecrets) | default list) .context.Values.imagePullSecrets | uniq }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- include "kubealign.podSecurity" .values | nindent 2 }}
+{{- with include "kubealign.placement" .values }}
+{{- . | nindent 0 }}
+{{- end }}
+{{- end }}
+
 {{/* Scheduling of a pod. Argument: the values of its component. */}}
 {{- define "kubealign.placement" -}}
 {{- with .priorityClassName }}

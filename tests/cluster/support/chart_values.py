@@ -19,6 +19,22 @@ EMPTY_USERS: Json = {
     "redis": {"embedded": {"runAsUser": "", "fsGroup": ""}},
     "jobs": {"runAsUser": "", "fsGroup": ""},
 }
+#: What a company adds to every pod: its certificate authority, a proxy and names of its own.
+EXTRAS: Json = {
+    "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/etc/corporate-ca/ca.crt"}],
+    "extraEnvFrom": [{"configMapRef": {"name": "proxy"}}],
+    "extraVolumes": [{"name": "corporate-ca", "configMap": {"name": "corporate-ca"}}],
+    "extraVolumeMounts": [{"name": "corporate-ca", "mountPath": "/etc/corporate-ca", "readOnly": True}],
+    "hostAliases": [{"ip": "10.9.0.1", "hostnames": ["proxy.example"]}],
+    "podLabels": {"team": "ml"},
+    "podAnnotations": {"sidecar.example/inject": "false"},
+}
+
+
+def _account(name: str, *, is_created: bool) -> Json:
+    annotations = {"cloud.example/role": name} if is_created else {}
+    return {"serviceAccount": {"create": is_created, "name": name, "annotations": annotations}}
+
 
 VALUES: dict[str, Json] = {
     "default": {},
@@ -87,6 +103,18 @@ VALUES: dict[str, Json] = {
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     },
     "openshift": OPENSHIFT,
+    "company": {
+        "global": {"imageRegistry": "mirror.example:5000/ml", "imagePullSecrets": [{"name": "mirror"}]},
+        "imagePullSecrets": [{"name": "registry"}],
+        "commonLabels": {"cost-centre": "7"},
+        "commonAnnotations": {"owner": "ml-platform"},
+        "operator": EXTRAS | _account("aligner", is_created=True),
+        "dashboard": EXTRAS | _account("board", is_created=False),
+        "redis": {"embedded": EXTRAS | _account("store", is_created=True)},
+        "grafana": {"dashboards": {"enabled": True, "annotations": {"owner": "board-team"}}},
+        "kubeStateMetrics": {"enabled": True},
+        "kueue": {"enabled": True},
+    },
     "kueue": {"kueue": {"enabled": True}, "watchNamespaces": ["team-a"]},
     "no-policies": {"networkPolicy": {"enabled": False}, "crds": {"install": False}},
 }
