@@ -1,5 +1,6 @@
 """Names and labels of the objects of a job."""
 
+from kubealign.access.redis_names import job_prefix, user_prefix
 from kubealign.labels import APP as APP
 from kubealign.labels import ATTEMPT_LABEL as ATTEMPT_LABEL
 from kubealign.labels import CREDENTIALS_LABEL as CREDENTIALS_LABEL
@@ -89,14 +90,14 @@ def run_directory(job: str, uid: str) -> str:
     return f"{job}-{uid[:8]}"
 
 
-def redis_user(uid: str) -> str:
+def redis_user(uid: str, cluster_id: str = "") -> str:
     """Return the job's user name in the platform's Redis."""
-    return f"kubealign-{uid}"
+    return f"{user_prefix(cluster_id)}{uid}"
 
 
-def redis_prefix(namespace: str, job: str) -> str:
+def redis_prefix(namespace: str, job: str, cluster_id: str = "") -> str:
     """Return the prefix of the job's Redis keys."""
-    return f"kubealign:{namespace}:{job}:"
+    return job_prefix(namespace, job, cluster_id)
 
 
 def rollout_selector(uid: str, group: Role, *, several: bool) -> str:

@@ -10,6 +10,7 @@ import yaml
 from cluster.support.chart_values import EMPTY_USERS, VALUES
 from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, YamlLoader, of_kind, pod_specs
 from cluster.support.programs import find
+from kubealign.access.redis_names import key_prefix
 from kubealign_dashboard.cluster.settings import DashboardSettings, from_environment
 from kubealign_operator.controller.config import OperatorConfig, load_config
 
@@ -49,7 +50,8 @@ def test_the_operator_reads_its_file(helm: Helm, tmp_path: Path, name: str) -> N
     else:
         assert config.redis is not None
         assert config.redis.host == config.platform.redis_host
-        assert config.redis.tls == config.platform.redis_tls == (name != "plain-redis")
+        assert config.redis.tls == config.platform.redis_tls
+        assert config.redis.tls == (name not in ("plain-redis", "shared-redis"))
 
 
 def test_manifests_without_generated_secrets_are_the_same_each_time(helm: Helm) -> None:
@@ -149,6 +151,23 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
     assert str(config.redis.ca_file) == f"{mounted['redis-ca']}/ca.crt"
 
 
+def test_a_cluster_with_an_id_has_its_own_names_in_redis(helm: Helm, tmp_path: Path) -> None:
+    objects = helm.render(VALUES["shared-redis"])
+    config = configuration(objects, tmp_path)
+    assert config.redis is not None
+    assert (config.platform.cluster_id, config.redis.user) == ("east", "operator-east")
+    [container] = pod_specs(objects)[f"Deployment/{DASHBOARD}"]["containers"]
+    settings = from_environment({item["name"]: item["value"] for item in container["env"]})
+    assert (settings.cluster_id, settings.redis_user) == ("east", "dashboard-east")
+    patterns = {}
+    for cluster_id in ("", "east"):
+        secrets = of_kind(helm.render({"clusterId": cluster_id}), "Secret")
+        [acl] = [item["stringData"]["users.acl"] for item in secrets if "stringData" in item]
+        [rules] = [line for line in acl.splitlines() if line.startswith("user dashboard")]
+        patterns[cluster_id] = next(rule for rule in rules.split() if rule.startswith("~"))
+    assert patterns == {cluster_id: f"~{key_prefix(cluster_id)}*" for cluster_id in patterns}
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [
@@ -179,6 +198,7 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
         ({"rbac": {"dashboardUsers": [{"kind": "Everybody", "name": "x"}]}}, "kind"),
         ({"networkPolicy": {"metricsFrom": [{}]}}, "metricsFrom"),
         ({"serviceMonitor": {"interval": "often"}}, "interval"),
+        ({"clusterId": "east.1"}, "clusterId"),
         ({"global": {"imageRegistry": "mirror.example@sha256"}}, "imageRegistry"),
         ({"global": {"imagePullSecrets": ["mirror"]}}, "imagePullSecrets"),
         ({"commonLabels": {"app.kubernetes.io/name": "other"}}, "commonLabels"),

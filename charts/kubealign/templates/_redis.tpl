@@ -48,9 +48,18 @@
 {{- end }}
 {{- end }}
 
+{{- define "kubealign.redis.dashboardUser" -}}
+{{ ternary "dashboard" .Values.redis.external.dashboardUser .Values.redis.embedded.enabled }}
+{{- end }}
+
+{{/* Prefix of the cluster's keys: key_prefix of sdk/kubealign/access/redis_names.py. */}}
+{{- define "kubealign.redis.keyPrefix" -}}
+{{ with .Values.clusterId }}kubealign.{{ . }}:{{ else }}kubealign:{{ end }}
+{{- end }}
+
 {{/* Rules of the dashboard's user: READER_COMMANDS of sdk/kubealign/access/redis_acl.py. */}}
 {{- define "kubealign.redis.dashboardRules" -}}
-~kubealign:* resetchannels -@all +ping +hmget +getrange +xrange +xrevrange
+~{{ include "kubealign.redis.keyPrefix" . }}* resetchannels -@all +ping +hmget +getrange +xrange +xrevrange
 {{- end }}
 
 {{- define "kubealign.redis.probeRules" -}}

@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from kubealign.access.redis_names import CLUSTER_ID_PATTERN
 from kubealign.spec.base import ObjectName
 from kubealign.spec.pods.egress import Cidr
 from kubealign_operator.kube_views.lenient_json import get_path
@@ -61,6 +62,9 @@ class PlatformConfig(_Section):
     redis_host: str = Field(min_length=1, description="Redis host as resolved by the jobs' pods.")
     redis_port: int = Field(6379, ge=1, le=65535)
     redis_tls: bool = False
+    cluster_id: str = Field(
+        "", pattern=CLUSTER_ID_PATTERN, description="Identity in a Redis of several clusters; empty: of one."
+    )
     redis_peers: list[NetworkPeer] = Field(
         [], description="Redis in the NetworkPolicies of jobs; empty: any address, at its port."
     )

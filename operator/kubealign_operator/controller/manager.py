@@ -66,11 +66,12 @@ class OperatorManager:
         jobs = JobStore(self._queue.add)
         pods = PodStore(lambda job: self._queue.add_after(job, _BATCH_SECONDS))
         self._recorder = EventRecorder(self._api, metrics, instance)
-        self._redis = PlatformRedis(config.redis) if config.redis is not None else None
+        self._redis: PlatformRedis | None = None
         self._users: RedisUserSync | None = None
         self._quota_guard: RedisQuotaGuard | None = None
         progress: ProgressReader | NoProgress = NoProgress()
-        if config.redis is not None and self._redis is not None:
+        if config.redis is not None:
+            self._redis = PlatformRedis(config.redis, config.platform.cluster_id)
             self._users = RedisUserSync(self._redis, self._api, jobs, metrics, config.namespaces)
             self._quota_guard = RedisQuotaGuard(
                 self._redis, jobs, self._users, self._recorder.record, config.redis.quota

@@ -21,6 +21,8 @@ class Platform:
     redis_host: str
     redis_port: int = 6379
     redis_tls: bool = False
+    #: Identity of the cluster in a Redis that several clusters share; empty: it is not shared.
+    cluster_id: str = ""
     #: NetworkPolicyPeers of Redis; empty: any address, at its port. None: jobs use no Redis.
     redis_peers: Sequence[Mapping[str, Any]] | None = ()
     #: Blocks of addresses to which no job may connect, such as those of the API server.

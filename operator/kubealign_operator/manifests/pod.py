@@ -208,8 +208,8 @@ def process_settings(context: RenderContext, process: Process) -> PodSettings:
         redis=PodRedis(
             host=platform.redis_host,
             port=platform.redis_port,
-            user=names.redis_user(context.uid),
-            prefix=names.redis_prefix(context.namespace, context.name),
+            user=names.redis_user(context.uid, platform.cluster_id),
+            prefix=names.redis_prefix(context.namespace, context.name, platform.cluster_id),
             tls=platform.redis_tls,
         ),
         companions=tuple(

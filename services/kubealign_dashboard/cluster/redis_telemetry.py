@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kubealign.access.redis_names import job_prefix
 from kubealign.client.records import JobRef
 from kubealign.errors import MetricsUnreadable, Unavailable
 from kubealign.process_settings import RedisAccess
@@ -40,9 +41,10 @@ class RedisTelemetry:
     stored what cannot be read.
     """
 
-    def __init__(self, access: RedisAccess) -> None:
+    def __init__(self, access: RedisAccess, cluster_id: str = "") -> None:
         self._model = ReadModelClient(access)
         self._summary_model = ReadModelClient(access, _MAX_SUMMARY_BYTES)
+        self._cluster_id = cluster_id
 
     async def close(self) -> None:
         await self._model.__aexit__(None, None, None)
@@ -69,7 +71,7 @@ class RedisTelemetry:
 
     async def summary(self, ref: JobRef) -> JobSummary:
         """Return the newest telemetry of a job, in few small replies."""
-        model = self._summary_model.with_prefix(_prefix(ref))
+        model = self._summary_model.with_prefix(self._prefix(ref))
         heartbeats = await _translate_errors(model.heartbeats([_DRIVER]))
         return JobSummary(
             await _translate_errors(model.progress()),
@@ -78,7 +80,10 @@ class RedisTelemetry:
         )
 
     def _job_model(self, ref: JobRef) -> ReadModelClient:
-        return self._model.with_prefix(_prefix(ref))
+        return self._model.with_prefix(self._prefix(ref))
+
+    def _prefix(self, ref: JobRef) -> str:
+        return job_prefix(ref.namespace, ref.name, self._cluster_id)
 
 
 class NoTelemetry:
@@ -108,10 +113,6 @@ class NoTelemetry:
 
     async def summary(self, ref: JobRef) -> JobSummary:
         return JobSummary()
-
-
-def _prefix(ref: JobRef) -> str:
-    return f"kubealign:{ref.namespace}:{ref.name}:"
 
 
 async def _translate_errors(call: Awaitable[Result]) -> Result:

@@ -58,7 +58,7 @@ async def run(settings: DashboardSettings) -> None:
     """
     redis = settings.redis()
     api = await connect(settings.kubeconfig, timeout=settings.request_seconds)
-    telemetry = NoTelemetry() if redis is None else RedisTelemetry(redis)
+    telemetry = NoTelemetry() if redis is None else RedisTelemetry(redis, settings.cluster_id)
     async with ClusterAccess(api, telemetry, settings.namespaces, read_only=settings.read_only) as access:
 
         async def ready() -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from kubealign.access.redis_names import CLUSTER_ID_PATTERN, key_prefix
 from kubealign.process_settings import RedisAccess
 
 _PREFIX = "KUBEALIGN_"
@@ -59,6 +60,9 @@ class DashboardSettings(BaseModel):
     redis_port: int = Field(6379, ge=1, le=65535)
     redis_tls: bool = False
     redis_user: str = "dashboard"
+    cluster_id: str = Field(
+        "", pattern=CLUSTER_ID_PATTERN, description="Identity in a Redis of several clusters; empty: of one."
+    )
     redis_password_file: Path | None = None
     redis_ca_file: Path | None = None
     kubeconfig: Path | None = Field(None, description="None: the pod's own service account.")
@@ -87,7 +91,7 @@ class DashboardSettings(BaseModel):
             port=self.redis_port,
             user=self.redis_user,
             password=_password(self.redis_password_file),
-            prefix="kubealign:",
+            prefix=key_prefix(self.cluster_id),
             tls=self.redis_tls,
             ca=self.redis_ca_file,
         )

@@ -52,6 +52,18 @@ VALUES: dict[str, Json] = {
             },
         }
     },
+    "shared-redis": {
+        "clusterId": "east",
+        "redis": {
+            "embedded": {"enabled": False},
+            "existingSecret": "redis-login",
+            "external": {
+                "host": "redis.example",
+                "user": "operator-east",
+                "dashboardUser": "dashboard-east",
+            },
+        },
+    },
     "no-redis": {"redis": {"embedded": {"enabled": False}}},
     "plain-redis": {"redis": {"embedded": {"tls": False, "persistence": {"enabled": False}}}},
     "own-secret": {"redis": {"existingSecret": "redis-login"}},

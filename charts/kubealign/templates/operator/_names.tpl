@@ -13,6 +13,7 @@ platform:
   redisHost: {{ include "kubealign.redis.host" . | default "none.invalid" | quote }}
   redisPort: {{ include "kubealign.redis.port" . }}
   redisTls: {{ include "kubealign.redis.tls" . }}
+  clusterId: {{ .Values.clusterId | quote }}
   redisPeers:
     {{- include "kubealign.redis.peers" . | nindent 4 }}
   egressExcept:

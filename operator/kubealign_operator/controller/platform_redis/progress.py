@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from kubealign.bounded_json import BoundedJsonError, parse_bounded_json
-from kubealign_operator import names
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.platform_redis.replies import ProgressReply, UnreadableProgress
 from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable
@@ -69,7 +68,7 @@ class ProgressReader:
         Nothing changes without Redis, or if the job's keys cannot be read.
         """
         try:
-            [reply] = await self._redis.read_progress([names.redis_prefix(key.namespace, key.name)])
+            [reply] = await self._redis.read_progress([self._redis.prefix_of(key)])
         except RedisUnavailable as error:
             log.debug("%s", error)
             return
@@ -100,9 +99,7 @@ class ProgressReader:
             for key, job in self._jobs.items()
             if job.phase in ACTIVE_PHASES and self._retry_at.get(job.uid, now) <= now
         ]
-        replies = await self._redis.read_progress(
-            [names.redis_prefix(key.namespace, key.name) for key, _ in active]
-        )
+        replies = await self._redis.read_progress([self._redis.prefix_of(key) for key, _ in active])
         for (key, uid), reply in zip(active, replies, strict=True):
             if self._record(key, uid, reply):
                 self._on_change(key)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kubealign.kube.api import Json
-from kubealign_operator import names
 from kubealign_operator.controller.config import RedisQuota
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable
@@ -99,7 +98,7 @@ class RedisQuotaGuard:
         is_repeated = job.uid in self._exceeding
         if is_repeated:
             await self._users.suspend_user(job.uid)
-        await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
+        await self._redis.remove_keys(self._redis.prefix_of(key))
         message = (
             f"the job's metrics in Redis were removed: at least {usage.keys} keys of {usage.bytes} bytes "
             f"exceed {self._quota.max_keys} keys or {self._quota.max_bytes} bytes; "

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubealign.access.redis_acl import WRITER_COMMANDS, command_rules
-from kubealign_operator import names
+from kubealign.access.redis_names import key_prefix
 from kubealign_operator.controller.kube.ownership import JobKey
 
 #: Fields of a job's status that the operator reads. See kubealign.read_model.
@@ -40,10 +40,11 @@ class UnreadableProgress:
     reason: str
 
 
-def job_of_key(name: str) -> JobKey | None:
-    """Return the job of a key or key pattern; None: it belongs to no job."""
-    match name.split(":"):
-        case [names.KUBEALIGN, namespace, job, _, *_]:
+def job_of_key(name: str, cluster_id: str = "") -> JobKey | None:
+    """Return the job of a key or key pattern; None: it belongs to no job of this cluster."""
+    prefix = key_prefix(cluster_id)
+    match name.removeprefix(prefix).split(":"):
+        case [namespace, job, _, *_] if name.startswith(prefix):
             return JobKey(namespace, job)
     return None
 

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from kubealign.access.redis_acl import WRITER_COMMANDS, command_rules, prefix_pattern
+from kubealign.access.redis_names import key_prefix
 from kubealign.redis_replies import ReplyTooLarge, bounded_redis
 from kubealign_operator import names
 from kubealign_operator.controller.config import RedisConfig
@@ -54,10 +55,14 @@ def password_digest(password: str) -> str:
 
 
 class PlatformRedis:
-    """Redis with administrator rights. Every method raises RedisUnavailable."""
+    """Redis with administrator rights. Every coroutine raises RedisUnavailable.
 
-    def __init__(self, config: RedisConfig) -> None:
+    Users and keys of other clusters with the same Redis are neither returned nor changed.
+    """
+
+    def __init__(self, config: RedisConfig, cluster_id: str = "") -> None:
         self._config = config
+        self._cluster_id = cluster_id
         self._admin_connection: Redis | None = None
         self._progress_connection: Redis | None = None
         #: False: the server is older than Redis 7, which cannot allow writing only.
@@ -69,10 +74,23 @@ class PlatformRedis:
                 await connection.aclose()
         self._admin_connection = self._progress_connection = None
 
+    def user_of(self, uid: str) -> str:
+        """Return the name of a job's user."""
+        return names.redis_user(uid, self._cluster_id)
+
+    def prefix_of(self, key: JobKey) -> str:
+        """Return the prefix of a job's keys."""
+        return names.redis_prefix(key.namespace, key.name, self._cluster_id)
+
+    def job_of_user(self, name: str, user: RedisUser) -> JobKey | None:
+        """Return the job of a user, from its key pattern; None: no job of this cluster has the user."""
+        return job_of_key(user.pattern, self._cluster_id) if name.startswith(self.user_of("")) else None
+
     async def list_users(self) -> dict[str, RedisUser]:
-        """Return the users by name."""
+        """Return the users of this cluster's jobs by name."""
         lines: list[str] = await self._execute("ACL LIST")
-        return dict(map(parse_user, lines))
+        users = dict(map(parse_user, lines))
+        return {name: user for name, user in users.items() if name.startswith(self.user_of(""))}
 
     async def create_user(self, user: str, password: str, prefix: str) -> None:
         """Create a user that may send the writer's commands for keys with this prefix.
@@ -110,11 +128,11 @@ class PlatformRedis:
         return jobs
 
     async def scan_jobs(self) -> AsyncIterator[dict[JobKey, list[bytes]]]:
-        """Scan the keys of all jobs: yield job -> some of its keys, perhaps several times."""
-        async for keys in self._scan(f"{names.KUBEALIGN}:*"):
+        """Scan the keys of this cluster's jobs: yield job -> some of its keys, perhaps several times."""
+        async for keys in self._scan(prefix_pattern(key_prefix(self._cluster_id))):
             batch: dict[JobKey, list[bytes]] = {}
             for key in keys:
-                job = job_of_key(key.decode(errors="replace"))
+                job = job_of_key(key.decode(errors="replace"), self._cluster_id)
                 if job is not None:
                     batch.setdefault(job, []).append(key)
             yield batch

@@ -13,7 +13,7 @@ from kubealign_operator import names
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
-from kubealign_operator.controller.platform_redis.replies import RedisUser, job_of_key
+from kubealign_operator.controller.platform_redis.replies import RedisUser
 from kubealign_operator.controller.platform_redis.server import (
     PlatformRedis,
     RedisUnavailable,
@@ -80,7 +80,7 @@ class RedisUserSync:
             RedisUnavailable: Redis does not answer.
         """
         self._suspended.add(uid)
-        await self._redis.remove_user(names.redis_user(uid))
+        await self._redis.remove_user(self._redis.user_of(uid))
 
     async def run(self) -> None:
         """Reconcile until cancelled. The jobs must have been listed before."""
@@ -111,7 +111,7 @@ class RedisUserSync:
                 self._issued.pop(uid)
         present = await self._redis.list_users()
         active = {
-            names.redis_user(job.uid): (key, job.uid)
+            self._redis.user_of(job.uid): (key, job.uid)
             for key, job in self._jobs.items()
             if job.phase not in _FINAL
         }
@@ -137,10 +137,10 @@ class RedisUserSync:
         """Give the user of a job the password of credentials that have just been created."""
         if issued.generation == 1:
             # Keys of an earlier job of the same name are not this job's progress.
-            await self._redis.remove_keys(names.redis_prefix(issued.key.namespace, issued.key.name))
+            await self._redis.remove_keys(self._redis.prefix_of(issued.key))
         elif uid not in self._suspended:
             # A connection that the old password opened would outlive it.
-            await self._redis.remove_user(names.redis_user(uid))
+            await self._redis.remove_user(self._redis.user_of(uid))
         if uid not in self._suspended:
             await self._create_user(issued.key, uid, issued.password, issued.generation)
 
@@ -167,24 +167,24 @@ class RedisUserSync:
             log.debug("%s", error)
             if user is not None and isinstance(error, ApiStatusError) and error.is_not_found:
                 # The password of the earlier credentials is revoked already.
-                await self._redis.remove_user(names.redis_user(uid))
+                await self._redis.remove_user(self._redis.user_of(uid))
             return
         password = credentials.redis_password(secret, uid)
         if password is None:
             return
         if user is not None and user.password_digest != password_digest(password):
-            await self._redis.remove_user(names.redis_user(uid))
+            await self._redis.remove_user(self._redis.user_of(uid))
         await self._create_user(key, uid, password, generation)
 
     async def _create_user(self, key: JobKey, uid: str, password: str, generation: int) -> None:
-        prefix = names.redis_prefix(key.namespace, key.name)
-        await self._redis.create_user(names.redis_user(uid), password, prefix)
+        prefix = self._redis.prefix_of(key)
+        await self._redis.create_user(self._redis.user_of(uid), password, prefix)
         self._generations[uid] = generation
 
     async def _remove_stale_users(self, stale: dict[str, RedisUser]) -> None:
         """Delete the users of finished jobs."""
         for name, user in stale.items():
-            key = _job_of_user(name, user.pattern)
+            key = self._redis.job_of_user(name, user)
             if key is not None and self._is_ours(key):
                 await self._redis.remove_user(name)
 
@@ -197,13 +197,8 @@ class RedisUserSync:
             self._jobs_with_keys = {key for key in await self._redis.jobs_with_keys() if self._is_ours(key)}
         present = {key for key, _ in self._jobs.items()}
         for key in self._jobs_with_keys - present:
-            await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
+            await self._redis.remove_keys(self._redis.prefix_of(key))
         self._jobs_with_keys = present
 
     def _is_ours(self, key: JobKey) -> bool:
         return not self._namespaces or key.namespace in self._namespaces
-
-
-def _job_of_user(user: str, pattern: str) -> JobKey | None:
-    """Return the job of a user, from its key pattern; None: it is no job's user."""
-    return job_of_key(pattern) if user.startswith(names.redis_user("")) else None

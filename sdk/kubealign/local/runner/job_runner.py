@@ -9,6 +9,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Protocol
 
+from kubealign.access.redis_names import job_prefix
 from kubealign.local.errors import RunFailed, RunRefused
 from kubealign.local.processes.devices import assign_devices, visible_devices
 from kubealign.local.processes.fork_server import ForkServer
@@ -346,7 +347,7 @@ class JobRunner:
         return LocalNatsServer(self._folder.nats, port, name, self._passwords[NATS], self._tls[Role.RUNNER])
 
     def _redis_server(self, port: int) -> LocalRedisServer:
-        prefix = f"kubealign:{self._job.metadata.namespace}:{self._job.name}:"
+        prefix = job_prefix(self._job.metadata.namespace, self._job.name)
         return LocalRedisServer(
             self._folder.redis, port, prefix, self._passwords[REDIS], self._passwords["admin"]
         )
