@@ -109,7 +109,7 @@ def test_dns_ports_reach_the_platform_and_the_jobs(helm: Helm, tmp_path: Path) -
         assert configuration(objects, tmp_path).platform.dns_ports == ports
         with_dns = 0
         for policy in of_kind(objects, "NetworkPolicy"):
-            for rule in policy["spec"]["egress"]:
+            for rule in policy["spec"].get("egress", []):
                 if any(port["protocol"] == "UDP" for port in rule["ports"]):
                     with_dns += 1
                     rendered = [(port["port"], port["protocol"]) for port in rule["ports"]]
