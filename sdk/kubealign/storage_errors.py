@@ -12,9 +12,12 @@ STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE}
 #: Beginning of the driver's `waiting_for` while it waits for storage.
 STORAGE_WAIT_PREFIX = "storage: "
 
-
 # Form in which libraries in Rust (safetensors, tokenizers) report an error of the system.
 _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+class StorageFull(OSError):
+    """A disk is full, or storage does not answer: the same operation may succeed later."""
 
 
 def is_storage_error(error: BaseException) -> bool:

@@ -1,7 +1,6 @@
 """Failures of a process: those that a restart would not repair, and those of its storage."""
 
-from kubealign.storage_errors import is_storage_error
-from kubealign_services.runtime.rpc.errors import StorageFull
+from kubealign.storage_errors import StorageFull, is_storage_error
 
 
 class PermanentFailure(Exception):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from kubealign.storage_errors import StorageFull as StorageFull
 from kubealign.storage_errors import is_storage_error
 from kubealign_services.batch.codec import CorruptBatch
 from kubealign_services.checkpoints.fence import StaleFence
@@ -28,10 +29,6 @@ class NotFound(LookupError):
     """The request names something that does not exist, such as a version that is no longer served or a
     folder.
     """
-
-
-class StorageFull(OSError):
-    """A disk is full, or storage does not answer: the same operation may succeed later."""
 
 
 class Refused(PermissionError):
