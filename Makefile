@@ -159,9 +159,10 @@ docs: $(VENV)/.services ## Generate docs/spec.md from the spec's models, docs/cl
 crd: $(VENV)/.services ## Generate the chart's CustomResourceDefinition from the spec's models
 	$(RUN)/python -m kubealign_operator.crd --write charts/kubealign/files/alignmentjobs.kubealign.dev.yaml
 
-images: ## Build the images of operator, dashboard, services and Triton workers (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
+images: ## Build the images of operator, dashboard, bus, services and Triton workers (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
 	$(BUILDER) build $(BUILD_ARGS) -f images/operator/Containerfile -t $(REGISTRY)kubealign-operator:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/dashboard/Containerfile -t $(REGISTRY)kubealign-dashboard:$(TAG) .
+	$(BUILDER) build $(BUILD_ARGS) -f images/nats/Containerfile -t $(REGISTRY)kubealign-nats:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/services/Containerfile -t $(REGISTRY)kubealign-services:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/triton/Containerfile --build-arg SERVICES=$(REGISTRY)kubealign-services:$(TAG) -t $(REGISTRY)kubealign-triton:$(TAG) .
 
@@ -201,6 +202,7 @@ lock: $(RUN)/uv ## Update the lock files of all dependencies
 	$(RUN)/uv pip compile requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/build.txt
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
+	$(RUN)/uv pip compile requirements/nats.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/nats.txt
 	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
 	$(RUN)/uv pip compile requirements/trackers.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trackers.txt
 	$(RUN)/uv pip compile requirements/trl_ppo.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trl_ppo.txt

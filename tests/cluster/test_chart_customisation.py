@@ -33,11 +33,12 @@ def company(helm: Helm) -> list[Json]:
 
 
 def images(objects: list[Json]) -> set[str]:
-    """Return the images of all containers, and the one of the pods of jobs."""
+    """Return the images of all containers, and those of the pods of jobs."""
     maps = of_kind(objects, "ConfigMap")
     [text] = [item["data"]["config.yaml"] for item in maps if item["metadata"]["name"].endswith("-operator")]
     containers = [pod["containers"][0]["image"] for pod in pod_specs(objects).values()]
-    return {*containers, yaml.safe_load(text)["platform"]["image"]}
+    platform = yaml.safe_load(text)["platform"]
+    return {*containers, platform["image"], platform["busImage"]} - {""}
 
 
 def test_one_registry_for_all_images(company: list[Json], helm: Helm) -> None:
@@ -46,6 +47,7 @@ def test_one_registry_for_all_images(company: list[Json], helm: Helm) -> None:
         f"mirror.example:5000/ml/kubealign-operator:{version}",
         f"mirror.example:5000/ml/kubealign-dashboard:{version}",
         f"mirror.example:5000/ml/kubealign-services:{version}",
+        f"mirror.example:5000/ml/kubealign-nats:{version}",
         "mirror.example:5000/ml/library/redis:7.2-alpine",
     }
     digest = f"sha256:{'b' * 64}"

@@ -181,6 +181,7 @@ def test_a_cluster_with_an_id_has_its_own_names_in_redis(helm: Helm, tmp_path: P
         ({"watchNamespaces": "team-a"}, "watchNamespaces"),
         ({"watchNamespaces": ["Team"]}, "watchNamespaces"),
         ({"jobs": {"runAsUser": 0}}, "runAsUser"),
+        ({"jobs": {"bus": {"image": {"pullPolicy": "Always"}}}}, "pullPolicy"),
         ({"dashboard": {"fsGroup": "65532"}}, "fsGroup"),
         ({"networkPolicy": {"dnsPorts": []}}, "dnsPorts"),
         ({"jobs": {"credentialsLifetimeDays": 0}}, "credentialsLifetimeDays"),

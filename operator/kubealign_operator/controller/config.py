@@ -59,6 +59,7 @@ class PlatformConfig(_Section):
     image: str = Field(min_length=1, description="Image of the role processes.")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     python: str = Field("python", min_length=1, description="Python interpreter in the image.")
+    bus_image: str = Field("", description="Image of the bus, with `python`; empty: that of the roles.")
     redis_host: str = Field(min_length=1, description="Redis host as resolved by the jobs' pods.")
     redis_port: int = Field(6379, ge=1, le=65535)
     redis_tls: bool = False

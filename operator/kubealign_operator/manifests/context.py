@@ -15,7 +15,7 @@ from kubealign_operator.manifests.volume_claims import volume_claims
 class Platform:
     """Settings of the Helm chart that affect the pods of jobs."""
 
-    #: Image of every pod of a job, including the bus.
+    #: Image of every pod of a job.
     image: str
     #: Host of the platform's Redis, as pods resolve it.
     redis_host: str
@@ -32,6 +32,8 @@ class Platform:
     image_pull_policy: str = "IfNotPresent"
     #: Python interpreter in the image.
     python: str = "python"
+    #: Image of the bus, whose `python` is on the PATH; empty: as of all other pods.
+    bus_image: str = ""
     #: A pod template that is merged into every pod of every job, before the templates of the job itself.
     #: Every field of a pod may be set.
     pod_template: Mapping[str, Any] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kubealign import pod_contract as container
@@ -124,7 +125,7 @@ def _pod_spec(context: RenderContext, process: Process) -> dict[str, Any]:
 
 
 def _container(context: RenderContext, process: Process, mounts: Sequence[Mount]) -> dict[str, Any]:
-    platform = context.platform
+    platform = _process_platform(context.platform, process)
     if process.role is Role.NATS:
         command = [platform.python, "-m", container.NATS_MODULE]
     else:
@@ -146,6 +147,13 @@ def _container(context: RenderContext, process: Process, mounts: Sequence[Mount]
         "lifecycle": _drain_hook(context, process),
     }
     return {name: value for name, value in result.items() if value not in ([], {})}
+
+
+def _process_platform(platform: Platform, process: Process) -> Platform:
+    """Return the platform with the image and the interpreter of the process."""
+    if process.role is Role.NATS and platform.bus_image:
+        return replace(platform, image=platform.bus_image, python="python")
+    return platform
 
 
 def _environment(context: RenderContext, process: Process) -> list[dict[str, Any]]:

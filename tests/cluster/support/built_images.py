@@ -56,6 +56,14 @@ RECIPES = {
             (("python", "-c", "import kubealign_dashboard.__main__"),),
         ),
         Recipe(
+            "nats",
+            (
+                ("python", "-c", "import kubealign_services.messaging.jetstream.nats_server"),
+                ("python", "-c", "import kubealign_services.messaging.jetstream.nats_probe"),
+                ("nats-server", "--version"),
+            ),
+        ),
+        Recipe(
             "services",
             (
                 (

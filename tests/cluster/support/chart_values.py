@@ -125,6 +125,7 @@ VALUES: dict[str, Json] = {
         "redis": {"embedded": EXTRAS | _account("store", is_created=True)},
         "grafana": {"dashboards": {"enabled": True, "annotations": {"owner": "board-team"}}},
         "kubeStateMetrics": {"enabled": True},
+        "jobs": {"bus": {"image": {"repository": "kubealign-nats"}}},
         "kueue": {"enabled": True},
     },
     "kueue": {"kueue": {"enabled": True}, "watchNamespaces": ["team-a"]},

@@ -10,6 +10,9 @@ platform:
   image: {{ include "kubealign.image" (dict "context" . "image" .Values.jobs.image) | quote }}
   imagePullPolicy: {{ .Values.jobs.image.pullPolicy }}
   python: {{ .Values.jobs.python | quote }}
+  {{- with .Values.jobs.bus.image }}
+  busImage: {{ if .repository }}{{ include "kubealign.image" (dict "context" $ "image" .) | quote }}{{ else }}""{{ end }}
+  {{- end }}
   redisHost: {{ include "kubealign.redis.host" . | default "none.invalid" | quote }}
   redisPort: {{ include "kubealign.redis.port" . }}
   redisTls: {{ include "kubealign.redis.tls" . }}

@@ -30,6 +30,7 @@ platform:
   image: services:1
   imagePullPolicy: Always
   python: /opt/python
+  busImage: nats:1
   redisHost: redis.svc
   redisPort: 7000
   redisTls: true
@@ -51,6 +52,7 @@ platform:
         image="services:1",
         image_pull_policy="Always",
         python="/opt/python",
+        bus_image="nats:1",
         redis_host="redis.svc",
         redis_port=7000,
         redis_tls=True,

@@ -52,6 +52,20 @@ def test_every_pod_is_restricted(job: Json) -> None:
             }
 
 
+@pytest.mark.parametrize(
+    ("bus_image", "expected"), [("", ("roles:1", "/opt/python")), ("bus:1", ("bus:1", "python"))]
+)
+def test_the_bus_may_have_an_image_of_its_own(bus_image: str, expected: tuple[str, str]) -> None:
+    platform = replace(PLATFORM, image="roles:1", python="/opt/python", bus_image=bus_image)
+    for name, manifest in _pods(ppo(), platform).items():
+        container = _main(manifest)
+        probe = container.get("livenessProbe", {}).get("exec")
+        image, python = expected if name == names.NATS else ("roles:1", "/opt/python")
+        assert (container["image"], container["command"][0]) == (image, python)
+        assert (probe is not None) == (name == names.NATS)
+        assert probe is None or probe["command"][0] == python
+
+
 def test_the_cluster_may_choose_users_and_groups() -> None:
     platform = replace(PLATFORM, run_as_user=None, fs_group=None)
     for manifest in _pods(ppo(), platform).values():
