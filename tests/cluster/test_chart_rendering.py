@@ -1,5 +1,6 @@
 """Objects that the chart renders from values, without a cluster."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from cluster.support.chart_values import EMPTY_USERS, VALUES
 from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, YamlLoader, of_kind, pod_specs
 from cluster.support.programs import find
 from kubealign.access.redis_names import key_prefix
+from kubealign.spec.loading.loader import parse_jobs
 from kubealign_dashboard.cluster.settings import DashboardSettings, from_environment
 from kubealign_operator.controller.config import OperatorConfig, load_config
 
@@ -366,3 +368,35 @@ def test_versions_agree() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = tomllib.loads((CHART.parents[1] / "pyproject.toml").read_text())["project"]
     assert chart["appVersion"] == project["version"]
+
+
+def test_what_the_registry_of_charts_shows(helm: Helm, tmp_path: Path) -> None:
+    """Check the annotations that Artifact Hub reads: images as rendered, and a valid example of a job."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    annotations = {
+        name.partition("/")[2]: yaml.safe_load(text) for name, text in chart["annotations"].items()
+    }
+    objects = helm.render({"jobs": {"bus": {"image": {"repository": "kubealign-nats"}}}})
+    platform = configuration(objects, tmp_path).platform
+    containers = {pod["containers"][0]["image"] for pod in pod_specs(objects).values()}
+    rendered = {*containers, platform.image, platform.bus_image}
+    assert {item["image"] for item in annotations["images"]} == rendered
+    [definition] = of_kind(objects, "CustomResourceDefinition")
+    [described] = annotations["crds"]
+    assert described["name"] == definition["metadata"]["name"]
+    assert described["version"] in {version["name"] for version in definition["spec"]["versions"]}
+    [example] = annotations["crdsExamples"]
+    [job] = parse_jobs(yaml.safe_dump(example))
+    assert job.metadata.name == example["metadata"]["name"]
+
+
+def test_the_readme_names_values_of_the_chart() -> None:
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    rows = re.findall(r"^\| (`.*?) \|", (CHART / "README.md").read_text(), re.MULTILINE)
+    paths = [path for row in rows for path in re.findall(r"`([\w.]+)(?:: [a-z]+)?`", row)]
+    assert "jobs.podTemplate" in paths
+    for path in paths:
+        value: Any = defaults
+        for part in path.split("."):
+            assert part in value, path
+            value = value[part]
