@@ -93,7 +93,11 @@ def _build(program: Program, go: Path, environment: dict[str, str], folder: Path
 def build(levels: Sequence[Level]) -> None:
     """Build the missing programs of the levels, and print a line for each.
 
-    Raises NoGo where no Go is new enough, and BuildFailed with Go's output."""
+    Where all exist, no other build is waited for. Raises NoGo where no Go is new enough, and BuildFailed with
+    Go's output."""
+    if not any(missing(level) for level in levels):
+        print(f"cluster tools: all there, in {cache_folder()}")
+        return
     with _alone(cache_folder()):
         needed = [program for level in levels for program in missing(level)]
         if not needed:

@@ -24,8 +24,11 @@ BUILD_FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", f"-s -w {_V
 
 
 class Level(StrEnum):
-    """Purpose of the programs; a machine without root needs no `node`."""
+    """Purpose of the programs, in the order of the builds; a machine without root needs no `node`.
 
+    The integration tests use `storage`, which is built first."""
+
+    STORAGE = "storage"
     CONTROL_PLANE = "control-plane"
     CHART = "chart"
     QUEUE = "queue"
@@ -69,6 +72,7 @@ PROGRAMS = (
         module="kueue",
         manifests=("config/components/crd", "config/components/webhook"),
     ),
+    Program("versitygw", Level.STORAGE, "github.com/versity/versitygw/cmd/versitygw", module="versitygw"),
 )
 
 

