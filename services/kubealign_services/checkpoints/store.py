@@ -4,10 +4,10 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pydantic import ValidationError
 
@@ -110,7 +110,7 @@ class CheckpointReader:
         except _CorruptionFound as error:
             raise CheckpointCorrupted(f"the checkpoint of step {step} is corrupt: {error}") from error
 
-    def _includes(self, name: "_CheckpointName") -> bool:
+    def _includes(self, name: "CheckpointName") -> bool:
         return self._lineage.includes(name.fence, name.step)
 
 
@@ -119,14 +119,18 @@ class CheckpointStore:
 
     A checkpoint's folder has the fence in its name. A rename that a replaced driver had begun before it was
     replaced therefore creates a folder of its own, beyond the steps that its successor's lineage includes.
+
+    Args:
+        pinned: Folders of checkpoints that are still read, and stay beyond `keep` as long as they are in it.
     """
 
-    def __init__(self, fence: Fence, lineage: Lineage, keep: int) -> None:
+    def __init__(self, fence: Fence, lineage: Lineage, keep: int, pinned: Container[Path] = ()) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
         self._directory = fence.run_dir / CHECKPOINTS_FOLDER
         self._fence = fence
         self._keep = keep
+        self._pinned = pinned
         self._is_directory_durable = False
         self.reader = CheckpointReader(fence.run_dir, lineage)
 
@@ -201,7 +205,7 @@ class CheckpointStore:
         remaining = set(self.reader.paths()[-self._keep :])
         for name in _list_checkpoints(self._directory):
             path = self._directory / name.text
-            if path in remaining or name.fence > self._fence.number:
+            if path in remaining or path in self._pinned or name.fence > self._fence.number:
                 continue
             self._fence.check()
             os.rename(path, self._directory / removing_name(self._fence.number, path.name))  # noqa: PTH104
@@ -220,7 +224,7 @@ class _CorruptionFound(Exception):
     pass
 
 
-class _CheckpointName(NamedTuple):
+class CheckpointName(NamedTuple):
     """Parts of a folder's name, in the order in which names sort. attempt: how many times this fence has
     committed the step.
     """
@@ -230,19 +234,23 @@ class _CheckpointName(NamedTuple):
     attempt: int
     text: str
 
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Parse the name of a checkpoint's folder; None: another name."""
+        match = _CHECKPOINT_NAME.fullmatch(text)
+        if match is None:
+            return None
+        return cls(
+            int(match["step"]), int(match["fence"] or UNRECORDED_FENCE), int(match["attempt"] or 1), text
+        )
 
-def _list_checkpoints(directory: Path) -> list[_CheckpointName]:
+
+def _list_checkpoints(directory: Path) -> list[CheckpointName]:
     """Return the names of all complete checkpoints, of every fence, oldest first."""
     if not directory.exists():
         return []
-    matches = [_CHECKPOINT_NAME.fullmatch(path.name) for path in directory.iterdir()]
-    return sorted(
-        _CheckpointName(
-            int(match["step"]), int(match["fence"] or UNRECORDED_FENCE), int(match["attempt"] or 1), match[0]
-        )
-        for match in matches
-        if match is not None
-    )
+    names = (CheckpointName.parse(path.name) for path in directory.iterdir())
+    return sorted(name for name in names if name is not None)
 
 
 def _sync_shards(path: Path, manifest: CheckpointManifest) -> None:

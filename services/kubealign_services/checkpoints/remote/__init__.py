@@ -1,0 +1,1 @@
+"""Copies of a run's checkpoints and result in object storage: layout, upload and restoration."""
