@@ -63,6 +63,7 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
     ("checkpoint", {"checkpoint": {"keep": 5}}),
     ("checkpoint", {"checkpoint": {"recordBatches": True}}),
+    ("checkpoint", {"checkpoint": {"uri": "s3://bucket/jobs/ppo"}}),
     ("checkpoint", {"checkpoint": {"from": {"job": {"name": "old"}}}}),
     ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),
     ("lifecycle.gracePeriodSeconds", {"lifecycle": {"gracePeriodSeconds": 1}}),

@@ -48,10 +48,11 @@ def group_egress(context: RenderContext) -> dict[str, list[Rule]]:
     """Return process group -> its rules in addition to the common ones; groups without any are absent."""
     job, platform = context.job, context.platform
     rules: dict[str, list[Rule]] = {}
-    if uses_hub(job):
-        rules[PREPARE] = [_hub_or_tracker(platform)]
-    if uses_online_tracker(job):
-        rules[Role.DRIVER.value] = [_hub_or_tracker(platform)]
+    has_copies = job.spec.checkpoint.uri is not None
+    if uses_hub(job) or has_copies:
+        rules[PREPARE] = [_outside_service(platform)]
+    if uses_online_tracker(job) or has_copies:
+        rules[Role.DRIVER.value] = [_outside_service(platform)]
     for group, entries in _configured_egress(job).items():
         converted = [rule for entry in entries if (rule := _convert(entry, platform)) is not None]
         if converted:
@@ -94,11 +95,11 @@ def _configured_egress(job: AlignmentJob) -> Mapping[str, list[EgressRule]]:
     return {group: rules for group, rules in egress.items() if rules}
 
 
-def _hub_or_tracker(platform: Platform) -> Rule:
-    """Return the rule to a hub or a tracker, whose address is not known.
+def _outside_service(platform: Platform) -> Rule:
+    """Return the rule to a hub, a tracker or object storage, whose address is not known.
 
-    It may be a pod of the cluster (a mirror of the hub, MLflow), which blocks of addresses do not match in
-    every network plugin.
+    It may be a pod of the cluster (a mirror of the hub, MLflow, MinIO), which blocks of addresses do not
+    match in every network plugin.
     """
     return {"to": [{"namespaceSelector": {}}, *_blocks(_ALL_ADDRESSES, (), platform)]}
 

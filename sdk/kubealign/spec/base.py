@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from kubealign.object_storage.location import STORAGE_URI_PATTERN
 from kubealign.spec.paths import resolve_path
 
 
@@ -208,6 +209,7 @@ PATTERN_DESCRIPTIONS = {
     SWANLAB_PROJECT_PATTERN: "letters, digits, hyphens, dots, + and _",
     SWANLAB_WORKSPACE_PATTERN: "letters, digits, hyphens and _",
     QUALIFIED_NAME_PATTERN: "a Kubernetes name such as example.com/name",
+    STORAGE_URI_PATTERN: "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, without a / at the end",
     CIDR_PATTERN: "a block of addresses such as 10.1.0.0/16 or 2001:db8::/32",
     QUANTITY_PATTERN: "an amount such as 8, 500m or 16Gi",
     TEMPLATE_PATTERN: "a text with names in braces, and its own braces doubled",
@@ -231,6 +233,9 @@ ObjectName: TypeAlias = Annotated[str, Field(pattern=DNS_SUBDOMAIN_PATTERN, max_
 
 #: A file or folder within a volume; empty: the volume's root.
 VolumePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH_PATTERN, max_length=1024)]
+
+#: A bucket, or a path in it. Its credentials come from the environment.
+StorageUri: TypeAlias = Annotated[str, Field(pattern=STORAGE_URI_PATTERN, max_length=1024)]
 
 #: Names, branches and the like.
 ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]

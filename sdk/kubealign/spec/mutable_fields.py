@@ -11,6 +11,7 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.checkpoint.everySteps",
     "spec.checkpoint.keep",
     "spec.checkpoint.volume",
+    "spec.checkpoint.uri",
     "spec.checkpoint.recordBatches",
     "spec.overlap",
     "spec.rollout.replicas",

@@ -71,6 +71,21 @@ class CheckpointReader:
         names = [name for name in _list_checkpoints(self._directory) if self._includes(name)]
         return names[-1].step if names else None
 
+    def newest(self) -> StoredCheckpoint | None:
+        """Return the newest checkpoint with its manifest, its other files unverified.
+
+        None: there is none, or its manifest cannot be read.
+        """
+        paths = self.paths()
+        if not paths:
+            return None
+        try:
+            data = (paths[-1] / MANIFEST).read_bytes()
+            return StoredCheckpoint(paths[-1], CheckpointManifest.model_validate_json(data))
+        except (OSError, ValidationError) as error:
+            log.error("the manifest of %s cannot be read: %s", paths[-1].name, error)
+            return None
+
     def latest(self) -> StoredCheckpoint | None:
         """Return the newest checkpoint of which every file is verified; None when there is none at all.
 

@@ -10,14 +10,15 @@ import pytest
 from kubealign.object_storage.bucket import Bucket
 from kubealign.object_storage.errors import StorageRefused
 from kubealign.object_storage.location import StorageLocation
+from kubealign.replay.plan import ReplayPlan
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.fence import Fence, StaleFence, acquire_fence
 from kubealign_services.checkpoints.history import StepHistory, TrainedStep, history_path, read_history
 from kubealign_services.checkpoints.lineage import read_lineage, record_start
 from kubealign_services.checkpoints.manifest import CheckpointManifest, describe_shards
 from kubealign_services.checkpoints.remote import uploader as uploader_module
-from kubealign_services.checkpoints.remote.remote_run import CHECKPOINTS, RESULTS, RemoteRun
-from kubealign_services.checkpoints.remote.resume import AddressTaken, resume_run
+from kubealign_services.checkpoints.remote.remote_run import CHECKPOINTS, RESULTS, AddressTaken, RemoteRun
+from kubealign_services.checkpoints.remote.resume import resume_run
 from kubealign_services.checkpoints.remote.uploader import CheckpointUploader
 from kubealign_services.checkpoints.store import (
     CheckpointCorrupted,
@@ -25,6 +26,8 @@ from kubealign_services.checkpoints.store import (
     CheckpointStore,
     StoredCheckpoint,
 )
+from kubealign_services.roles.driver.checkpoint_upload import open_remote_run, restore_run_directory
+from kubealign_services.runtime.rpc.errors import StorageFull
 from support.bad_specs import whole_job
 from support.s3_server import Fault, FaultyStorageProxy, S3Request, S3Server
 
@@ -41,10 +44,11 @@ class Run:
         self.uploader = uploader
         self._keep = keep
 
-    async def begin(self) -> int:
+    async def begin(self, claims: bool = True) -> int:
         """Begin an attempt: take a fence, claim it and continue the newest checkpoint. Return its step."""
         self.fence = Fence(self.folder, acquire_fence(self.folder))
-        await self.uploader.begin_attempt(self.fence.number)
+        if claims:
+            await self.uploader.begin_attempt(self.fence.number)
         step = CheckpointReader(self.folder, read_lineage(self.folder, self.fence.number)).latest_step() or 0
         self._history = StepHistory(history_path(self.folder, self.fence.number))
         self._store = CheckpointStore(
@@ -255,12 +259,12 @@ async def test_a_replaced_driver_publishes_nothing(
         watch = asyncio.create_task(old.wait_until_replaced())
         await old.enqueue(await asyncio.to_thread(replaced.commit, 9))
         with pytest.raises(
-            StaleFence, match=f"fence 1 has been replaced by 2: .* from another .* {remote.uri}"
+            AddressTaken, match=f"another run directory has continued the job at {remote.uri}, with fence 2"
         ):
             await uploaded(old)
-        with pytest.raises(StaleFence):
+        with pytest.raises(AddressTaken):
             await watch
-        with pytest.raises(StaleFence):
+        with pytest.raises(AddressTaken):
             await old.publish_result(first / "fences", 9, {})
         assert await remote_steps(remote) == [2, 3]
         # The run directory that was left behind is refused, and not overwritten.
@@ -275,16 +279,18 @@ async def test_a_fence_is_claimed_by_one_of_two_run_directories(
     proxy: FaultyStorageProxy, remote: RemoteRun, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await remote.claim(4, "first")
-    with pytest.raises(StaleFence, match="fence 4 has been replaced by 4"):
+    with pytest.raises(AddressTaken, match="with fence 4 after 4"):
         await remote.claim(4, "second")
     await remote.claim(4, "first")
-    with pytest.raises(StaleFence, match="fence 3 has been replaced by 4"):
+    with pytest.raises(AddressTaken, match="with fence 4 after 3"):
         await remote.claim(3, "second")
     lost = [Fault.LOSE_ANSWER]
     proxy.faults = lambda request: lost.pop() if request.method == "PUT" and lost else None
     await remote.claim(5, "first")
     assert len(proxy.injected) == 1
-    with pytest.raises(StaleFence, match="fence 4 has been replaced by 5: another driver, from the same run"):
+    with pytest.raises(
+        StaleFence, match=f"fence 4 has been replaced by 5: another driver writes {remote.uri}"
+    ):
         await remote.claim(4, "first")
     # Another driver claims the fence after the second has seen that it is free.
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment()["AWS_ENDPOINT_URL"])
@@ -297,7 +303,7 @@ async def test_a_fence_is_claimed_by_one_of_two_run_directories(
         return None
 
     proxy.faults = overtake
-    with pytest.raises(StaleFence, match="fence 6 has been replaced by 6: another driver, from another run"):
+    with pytest.raises(AddressTaken, match="with fence 6 after 6"):
         await remote.claim(6, "second")
 
 
@@ -359,3 +365,24 @@ async def test_wrong_credentials_are_refused_at_the_start(
     async with CheckpointUploader(RemoteRun(Bucket(location)), tmp_path, keep=1) as uploader:
         with pytest.raises(StorageRefused, match="SignatureDoesNotMatch"):
             await uploader.begin_attempt(1)
+
+
+async def test_a_run_directory_with_a_checkpoint_needs_no_answer(
+    proxy: FaultyStorageProxy, remote: RemoteRun, tmp_path: Path
+) -> None:
+    copied = make_job(checkpoint={"uri": remote.uri})
+    proxy.faults = lambda request: Fault.REFUSE
+    with pytest.raises(StorageFull, match=rf"spec\.checkpoint\.uri: {remote.uri}/job\.json could not"):
+        await restore_run_directory(copied, tmp_path)
+    async with CheckpointUploader(remote, tmp_path, keep=1) as uploader:
+        run = Run(tmp_path, uploader)
+        await run.begin(claims=False)
+        await asyncio.to_thread(run.commit, 1)
+        await restore_run_directory(copied, tmp_path)
+
+
+async def test_a_replay_has_no_copies(proxy: FaultyStorageProxy, remote: RemoteRun, tmp_path: Path) -> None:
+    copied = make_job(checkpoint={"uri": remote.uri})
+    assert open_remote_run(copied, tmp_path) is not None
+    ReplayPlan(run=tmp_path / "recorded", first_step=1, last_step=2).write(tmp_path)
+    assert open_remote_run(copied, tmp_path) is None

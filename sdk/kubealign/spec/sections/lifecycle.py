@@ -8,6 +8,7 @@ from kubealign.spec.base import (
     JobName,
     ObjectName,
     SpecModel,
+    StorageUri,
     VolumePath,
     require_exactly_one,
 )
@@ -79,6 +80,13 @@ class Checkpoint(SpecModel):
         None,
         description="In a cluster: the volume for run directories. On one machine: unused, checkpoints "
         "are in the run directory.",
+    )
+    uri: StorageUri | None = Field(
+        None,
+        description="Address in object storage of copies of the newest checkpoints and of the result, such "
+        "as s3://bucket/jobs/sums; each job has its own. They are uploaded while training goes on. A job "
+        "whose run directory has no checkpoint continues the newest complete copy. Endpoint and credentials "
+        "come from the environment of the driver and of the preparation (controlPods). null: no copies.",
     )
     record_batches: bool = Field(
         False,

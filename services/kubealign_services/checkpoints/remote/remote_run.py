@@ -35,6 +35,10 @@ RESULTS = "results"
 _FENCES = "fences"
 
 
+class AddressTaken(Exception):
+    """The address belongs to another job, or another run directory has continued the job there."""
+
+
 class RemoteClaim(BaseModel):
     """Claim of a fence. run: identifier of the run directory whose driver has the fence."""
 
@@ -88,7 +92,8 @@ class RemoteRun:
         """Claim a fence for a run directory. Repeating one's own claim is no error.
 
         Raises:
-            StaleFence: Another driver has this fence, or a higher one.
+            StaleFence: Another driver of the run directory has a higher fence.
+            AddressTaken: A driver of another run directory has this fence, or a higher one.
         """
         claim = RemoteClaim(fence=fence, run=run)
         await self.check_claim(claim)
@@ -98,14 +103,17 @@ class RemoteRun:
             await self.check_claim(claim)
 
     async def check_claim(self, claim: RemoteClaim) -> None:
-        """Raise StaleFence if another driver has this fence, or a higher one."""
+        """Raise StaleFence or AddressTaken if another driver has this fence, or a higher one."""
         latest = await self.latest_claim()
         if latest is None or latest.fence < claim.fence or latest == claim:
             return
-        origin = "the same run directory" if latest.run == claim.run else "another run directory"
-        raise StaleFence(
-            f"fence {claim.fence} has been replaced by {latest.fence}: another driver, from {origin}, writes "
-            f"{self.uri}"
+        if latest.run == claim.run:
+            raise StaleFence(
+                f"fence {claim.fence} has been replaced by {latest.fence}: another driver writes {self.uri}"
+            )
+        raise AddressTaken(
+            f"another run directory has continued the job at {self.uri}, with fence {latest.fence} after "
+            f"{claim.fence}: this one stops"
         )
 
     async def is_published(self, folder: str) -> bool:
@@ -129,7 +137,7 @@ class RemoteRun:
         Args:
             current_claim: Returns the driver's claim, which may change during the upload.
 
-        Raises StaleFence if another driver has taken over, in which case nothing is published.
+        Raises StaleFence or AddressTaken if another driver has taken over; nothing is published then.
         """
         return await publish_folder(
             self._bucket, folder, files, labels, uploaded, lambda: self.check_claim(current_claim())
@@ -155,7 +163,7 @@ class RemoteRun:
         """Delete the folders of a kind beyond the newest `keep`, and those that drivers up to this one have
         left incomplete. Folders of higher fences stay.
 
-        Must not be called while this driver uploads to a folder of the kind. Raises StaleFence.
+        Must not be called while this driver uploads to a folder of the kind. Raises StaleFence, AddressTaken.
         """
         await self.check_claim(claim)
         complete = await self.published(kind)

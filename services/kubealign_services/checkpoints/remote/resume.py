@@ -6,16 +6,12 @@ from pathlib import Path
 
 from kubealign.object_storage.errors import ObjectCorrupted, ObjectMissing
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.checkpoints.remote.remote_run import CHECKPOINTS, RemoteRun
+from kubealign_services.checkpoints.remote.remote_run import CHECKPOINTS, AddressTaken, RemoteRun
 from kubealign_services.checkpoints.remote.run_files import restore_run, run_id
 from kubealign_services.checkpoints.store import CheckpointCorrupted, CheckpointReader
 from kubealign_services.data.continuation import continuation_differences
 
 log = logging.getLogger(__name__)
-
-
-class AddressTaken(Exception):
-    """The address belongs to another job, or another run directory has continued the job there."""
 
 
 async def resume_run(remote: RemoteRun, job: AlignmentJob, run_dir: Path) -> int | None:

@@ -66,6 +66,8 @@ class CheckpointUploader:
         self._next: StoredCheckpoint | None = None
         self._current: StoredCheckpoint | None = None
         self._uploaded: set[str] = set()
+        #: Error of the current upload's last attempt; None: it has not failed.
+        self._last_error: StorageError | OSError | None = None
         self._changed = asyncio.Condition()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -88,7 +90,7 @@ class CheckpointUploader:
         """Claim the fence of an attempt.
 
         Raises:
-            StaleFence: Another driver has taken over.
+            StaleFence, AddressTaken: Another driver has taken over.
             StorageUnavailable: The claim is repeated before the next upload.
             StorageRefused: The credentials, or the bucket, are wrong.
         """
@@ -106,11 +108,26 @@ class CheckpointUploader:
             self._changed.notify_all()
 
     async def wait_until_uploaded(self) -> None:
-        """Wait until no checkpoint waits for its upload. Raises StaleFence. The caller limits the time."""
+        """Wait until no checkpoint waits for its upload. The caller limits the time.
+
+        Raises StaleFence or AddressTaken if another driver has taken over.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: self.is_idle or self._failure.done())
         if self._failure.done():
             self._failure.result()
+
+    async def wait_until_uploaded_or_failed(self) -> None:
+        """Wait like `wait_until_uploaded`. Raises the error of an upload that has failed and is retried."""
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: self.is_idle or self._failure.done() or self._last_error is not None
+            )
+            error = self._last_error
+        if self._failure.done():
+            self._failure.result()
+        if error is not None:
+            raise error
 
     @property
     def is_idle(self) -> bool:
@@ -118,13 +135,13 @@ class CheckpointUploader:
         return self._next is None and self._current is None
 
     async def wait_until_replaced(self) -> None:
-        """Wait until another driver has taken over the address. Raises StaleFence then."""
+        """Wait until another driver has taken over. Raises StaleFence or AddressTaken then."""
         await asyncio.shield(self._failure)
 
     async def publish_result(self, folder: Path, step: int, labels: Mapping[str, str]) -> str:
         """Upload the result of the job and return its address. Older results are deleted.
 
-        Raises StaleFence, StorageError and OSError.
+        Raises StaleFence, AddressTaken, StorageError and OSError.
         """
         await self._ensure_claimed()
         name = f"step-{step:08d}-fence-{self._current_claim.fence}"
@@ -163,12 +180,15 @@ class CheckpointUploader:
                 raise
             finally:
                 async with self._changed:
-                    self._current = None
+                    self._current = self._last_error = None
                     self._pin()
                     self._changed.notify_all()
 
     async def _upload_with_retries(self, checkpoint: StoredCheckpoint) -> None:
-        """Upload a checkpoint, or leave it out once a newer one waits after a failure. Raises StaleFence."""
+        """Upload a checkpoint, or leave it out once a newer one waits after a failure.
+
+        Raises StaleFence and AddressTaken.
+        """
         backoff = restart_backoff()
         uploaded: dict[str, FolderFile] = {}
         while True:
@@ -176,7 +196,10 @@ class CheckpointUploader:
                 await self._upload(checkpoint, uploaded)
                 return
             except (StorageError, OSError) as error:
-                self.state.failures += 1
+                async with self._changed:
+                    self.state.failures += 1
+                    self._last_error = error
+                    self._changed.notify_all()
                 delay = backoff.next_delay()
                 log.warning(
                     "a checkpoint could not be uploaded",

@@ -4,9 +4,10 @@ shutdown.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kubealign.replay.plan import ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER
@@ -16,6 +17,7 @@ from kubealign_services.algorithms.contract import outputs_before_step
 from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.history import CorruptHistory
 from kubealign_services.checkpoints.lineage import CorruptLineage, read_lineage, record_start
+from kubealign_services.checkpoints.remote.uploader import CheckpointUploader
 from kubealign_services.checkpoints.store import (
     CheckpointCorrupted,
     CheckpointReader,
@@ -35,6 +37,7 @@ from kubealign_services.roles.driver.builder import (
     build_weight_sync,
 )
 from kubealign_services.roles.driver.cancellation import run_until_any, wait_until_replaced
+from kubealign_services.roles.driver.checkpoint_upload import wait_until_address_taken
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
 from kubealign_services.roles.driver.concurrency import run_in_thread
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
@@ -86,8 +89,12 @@ async def run_attempt(
     sinks: list[MetricSink],
     progress: ProgressTracker,
     deadline: ShutdownDeadline,
+    uploader: CheckpointUploader | None = None,
 ) -> None:
     """Run the job to its end.
+
+    Args:
+        uploader: Uploads checkpoints to object storage; None: the job has no copies there.
 
     Raises:
         UnrecoverableError: The job cannot succeed.
@@ -140,18 +147,24 @@ async def run_attempt(
                     previews=SamplePreviews.of_job(spec, prepared),
                     max_payload=bus.max_payload,
                 )
-                store = CheckpointStore(run_fence, lineage, spec.checkpoint.keep)
+                pinned: Container[Path] = () if uploader is None else uploader.pinned
+                store = CheckpointStore(run_fence, lineage, spec.checkpoint.keep, pinned)
+                if uploader is not None:
+                    newest = await asyncio.to_thread(store.reader.newest)
+                    if newest is not None:
+                        await uploader.enqueue(newest)
                 checkpoints = await stack.enter_async_context(
-                    CheckpointWriter(context.job.name, run_fence, store, members)
+                    CheckpointWriter(context.job.name, run_fence, store, members, uploader)
                 )
-                report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
+                background = None if uploader is None else uploader.state.to_metrics
+                report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks, background)
                 await report.write_recovered(state.step, restored.step_metrics)
                 run = await _build_run(job_context, bus, checkpoints, report, state, stack, replay)
                 context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, run.report))
                 return run
 
             run = await run_until_any(open_run(), deadline.wait_for_request(), wait_until_replaced(run_fence))
-            await _run_until_stopped(run, peers, deadline, run_fence)
+            await _run_until_stopped(run, peers, deadline, run_fence, uploader)
     except RefitFailed as error:
         if deadline.stop.is_set():
             # The workers that receive the weights may be shutting down as well.
@@ -164,7 +177,11 @@ async def run_attempt(
 
 
 async def _run_until_stopped(
-    run: TrainingRun, peers: Sequence[Peer], deadline: ShutdownDeadline, fence: Fence
+    run: TrainingRun,
+    peers: Sequence[Peer],
+    deadline: ShutdownDeadline,
+    fence: Fence,
+    uploader: CheckpointUploader | None,
 ) -> None:
     """Run the training loop until it ends, shutdown is requested, a peer is lost, a refit fails or another
     driver takes over.
@@ -173,6 +190,7 @@ async def _run_until_stopped(
         run.weight_sync.wait_for_failure(),
         *(peer.wait_until_unreachable() for peer in peers),
         wait_until_replaced(fence),
+        wait_until_address_taken(uploader),
     ]
     try:
         try:

@@ -9,6 +9,7 @@ from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.history import StepHistory, TrainedStep, history_path, read_history
 from kubealign_services.checkpoints.lineage import Lineage
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile
+from kubealign_services.checkpoints.remote.uploader import CheckpointUploader
 from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStorageFailed, CheckpointStore
 from kubealign_services.roles.driver.concurrency import run_in_thread
 from kubealign_services.roles.driver.errors import UnrecoverableError, disk_error
@@ -27,15 +28,24 @@ log = logging.getLogger(__name__)
 class CheckpointWriter:
     """Writes a job's checkpoints under one fence, all file operations in threads: a slow disk must not stop
     the event loop, and with it the heartbeat, for as long as the disk takes.
+
+    Args:
+        uploader: Receives each checkpoint; None: checkpoints are not uploaded.
     """
 
     def __init__(
-        self, job_name: str, fence: Fence, store: CheckpointStore, members: list[TrainingClient]
+        self,
+        job_name: str,
+        fence: Fence,
+        store: CheckpointStore,
+        members: list[TrainingClient],
+        uploader: CheckpointUploader | None = None,
     ) -> None:
         self._job_name = job_name
         self._fence = fence
         self._store = store
         self._members = members
+        self._uploader = uploader
         self._last_saved_step = -1
         self._remover = LeftoverRemover(store)
 
@@ -79,7 +89,7 @@ class CheckpointWriter:
                 shards=shards,
                 driver_state=state.model_dump(mode="json"),
             )
-            await run_in_thread(self._store.commit, folder, manifest)
+            checkpoint = await run_in_thread(self._store.commit, folder, manifest)
         except CheckpointStorageFailed as error:
             raise StorageFull(str(error)) from error
         except CheckpointFailed as error:
@@ -90,6 +100,8 @@ class CheckpointWriter:
                 raise StorageFull(message) from error
             raise UnrecoverableError(f"{message}. {_REMEDY}") from error
         self._last_saved_step = state.step
+        if self._uploader is not None:
+            await self._uploader.enqueue(checkpoint)
         self._remover.start()
 
     async def _save_shards(self, member: TrainingClient, step: int, folder: Path) -> list[ShardFile]:

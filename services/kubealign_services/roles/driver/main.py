@@ -11,10 +11,12 @@ from kubealign.backoff import restart_backoff
 from kubealign.process_settings import Role
 from kubealign.v1 import critic_pb2_grpc, trainer_pb2_grpc
 from kubealign_services.checkpoints.fence import Fence, acquire_fence
+from kubealign_services.checkpoints.remote.uploader import CheckpointUploader
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.messaging.contract import Bus, BusUnavailable
 from kubealign_services.roles.driver.attempt import run_attempt
 from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.roles.driver.checkpoint_upload import begin_uploads, publish_result, run_uploader
 from kubealign_services.roles.driver.data_generation.attempt import generate_data
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.metrics.progress import DriverServicer, ProgressTracker
@@ -125,11 +127,11 @@ async def run_job(
         StaleFence: Another driver has taken over.
         UnrecoverableError: The job cannot succeed.
     """
-    async with run_trackers(context) as trackers:
+    async with run_trackers(context) as trackers, run_uploader(context, deadline) as uploader:
         telemetry = TelemetrySink(context, progress)
         samples = SampleFile(context.settings.run_dir / "samples.jsonl")
         await _run_attempts(
-            context, bus, trainer, critic, progress, deadline, telemetry, [samples, *trackers]
+            context, bus, trainer, critic, progress, deadline, telemetry, [samples, *trackers], uploader
         )
 
 
@@ -142,6 +144,7 @@ async def _run_attempts(
     deadline: ShutdownDeadline,
     telemetry: TelemetrySink,
     other_sinks: Sequence[MetricSink],
+    uploader: CheckpointUploader | None,
 ) -> None:
     """Run one attempt after another, each under a new fence, until one ends without a recoverable error."""
     prepared = load_prepared(context.settings.run_dir)
@@ -155,6 +158,8 @@ async def _run_attempts(
         try:
             fence = acquire_fence(context.settings.run_dir, after=fence)
             progress.report_attempt(fence)
+            if uploader is not None:
+                await run_until_any(begin_uploads(uploader, fence), deadline.wait_for_request())
             check_payload_limits(context.job, prepared.report, bus.max_payload)
             for peer in (trainer, critic):
                 if peer is not None:
@@ -166,8 +171,10 @@ async def _run_attempts(
                     await generate_data(context, prepared, bus, fence, sinks, progress, deadline)
                 else:
                     await run_attempt(
-                        context, prepared, bus, trainer, critic, fence, sinks, progress, deadline
+                        context, prepared, bus, trainer, critic, fence, sinks, progress, deadline, uploader
                     )
+                if uploader is not None:
+                    await publish_result(uploader, context, progress, deadline)
             return
         except Exception as error:
             if telemetry.latest_step > before:

@@ -12,10 +12,12 @@ from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.checkpoints.durable_files import replace_file
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
+from kubealign_services.roles.driver.checkpoint_upload import restore_run_directory
 from kubealign_services.roles.driver.parent_run import check_parent
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.scoring.functions.plugin import check_plugin_installed
 from kubealign_services.telemetry.trackers.plugin import check_parameters
 
@@ -23,12 +25,17 @@ _PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 async def serve(context: ProcessContext) -> None:
-    """Resolve the models, create those defined by a config, check and tokenise the data."""
+    """Restore the run directory from object storage if it is empty, resolve the models, create those defined
+    by a config, check and tokenise the data.
+    """
     create_run_dir(context.settings)
     try:
         check_plugins(context.job)
         if context.settings.parent_run is not None:
             check_parent(context.job, context.settings.parent_run, context.settings.run_dir)
+        await run_until_stopped(context.stop, restore_run_directory(context.job, context.settings.run_dir))
+        if context.stop.is_set():
+            return
         await context.compute(prepare, context.job, context.settings.run_dir, context.settings.results)
     except (DataError, LookupError) as error:
         raise PermanentFailure(str(error)) from error

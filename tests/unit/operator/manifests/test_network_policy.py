@@ -101,6 +101,11 @@ CASES: list[tuple[str, Json, Mapping[Destination, set[str]]]] = [
         sft(policy=MODEL),
         {DNS: ALL, REDIS: ALL, HOST: {"prepare"}, HOST_V6: {"prepare"}, JUDGE: {"prepare"}},
     ),
+    (
+        "copies in object storage",
+        sft(checkpoint={"volume": {"claimName": "runs"}, "uri": "s3://bucket/jobs/sft"}),
+        {DNS: ALL, REDIS: ALL, HOST: {"prepare", "driver"}, JUDGE: {"prepare", "driver"}},
+    ),
     ("online tracker", sft(trackers=ONLINE), {REDIS: ALL, HOST: {"driver"}, JUDGE: {"driver"}}),
     (
         "model of the hub and tracker",

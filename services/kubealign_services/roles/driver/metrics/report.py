@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +71,22 @@ class MetricsReport:
     After a rollback a step is reported again under a higher fence: readers keep the last line of a step.
     `latest_metrics`: metrics of the last step; `latest_step_time`: time of its end, or of this object's
     creation (time.monotonic()).
+
+    Args:
+        background: Returns the metrics of work beside the steps, which are added to each step; None: none.
     """
 
-    def __init__(self, path: Path, fence: int, sinks: list[MetricSink]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fence: int,
+        sinks: list[MetricSink],
+        background: Callable[[], Mapping[str, float]] | None = None,
+    ) -> None:
         self._path = path
         self._fence = fence
         self._sinks = sinks
+        self._background = background
         self.latest_metrics: Mapping[str, float] = {}
         self.latest_step_time = time.monotonic()
 
@@ -90,6 +100,8 @@ class MetricsReport:
         seconds = record.elapsed_seconds()
         record.metrics["seconds/step"] = seconds
         record.add(throughput(record.metrics))
+        if self._background is not None:
+            record.add(self._background())
         self.latest_metrics, self.latest_step_time = record.metrics, time.monotonic()
         self.write(step, record.metrics)
         self.write_samples(step, record.previews)
