@@ -12,8 +12,8 @@ from kubealign.role_specs import PREPARE
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.pods.egress import METADATA_BLOCKS, EgressRule, within_block
-from kubealign.spec.sections.data import HuggingFaceDataset
-from kubealign.spec.sections.models import HuggingFaceModel
+from kubealign.spec.sections.data import DataSource, HuggingFaceDataset
+from kubealign.spec.sections.models import HuggingFaceModel, Model
 from kubealign_operator.kube_views.spec_search import spec_parts
 from kubealign_operator.manifests.context import Platform, RenderContext
 
@@ -49,7 +49,7 @@ def group_egress(context: RenderContext) -> dict[str, list[Rule]]:
     job, platform = context.job, context.platform
     rules: dict[str, list[Rule]] = {}
     has_copies = job.spec.checkpoint.uri is not None
-    if uses_hub(job) or has_copies:
+    if uses_hub(job) or uses_storage_inputs(job) or has_copies:
         rules[PREPARE] = [_outside_service(platform)]
     if uses_online_tracker(job) or has_copies:
         rules[Role.DRIVER.value] = [_outside_service(platform)]
@@ -82,6 +82,13 @@ def uses_hub(job: AlignmentJob) -> bool:
     return any(True for _ in spec_parts(job.spec, HuggingFaceModel)) or any(
         not name.startswith(("/", ".", "~")) for name in data_sets
     )
+
+
+def uses_storage_inputs(job: AlignmentJob) -> bool:
+    """Return True when the job downloads models or rows from object storage."""
+    uris = [part.uri for _, part in spec_parts(job.spec, Model)]
+    uris += [part.uri for _, part in spec_parts(job.spec, DataSource)]
+    return any(uri is not None for uri in uris)
 
 
 def _configured_egress(job: AlignmentJob) -> Mapping[str, list[EgressRule]]:

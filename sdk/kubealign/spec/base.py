@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from kubealign.object_storage.location import STORAGE_URI_PATTERN
+from kubealign.object_storage.location import STORAGE_FILES_PATTERN, STORAGE_URI_PATTERN
 from kubealign.spec.paths import resolve_path
 
 
@@ -210,6 +210,7 @@ PATTERN_DESCRIPTIONS = {
     SWANLAB_WORKSPACE_PATTERN: "letters, digits, hyphens and _",
     QUALIFIED_NAME_PATTERN: "a Kubernetes name such as example.com/name",
     STORAGE_URI_PATTERN: "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, without a / at the end",
+    STORAGE_FILES_PATTERN: "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, with * for any text",
     CIDR_PATTERN: "a block of addresses such as 10.1.0.0/16 or 2001:db8::/32",
     QUANTITY_PATTERN: "an amount such as 8, 500m or 16Gi",
     TEMPLATE_PATTERN: "a text with names in braces, and its own braces doubled",
@@ -236,6 +237,9 @@ VolumePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH_PATTERN, max_le
 
 #: A bucket, or a path in it. Its credentials come from the environment.
 StorageUri: TypeAlias = Annotated[str, Field(pattern=STORAGE_URI_PATTERN, max_length=1024)]
+
+#: Objects in a bucket. Its credentials come from the environment.
+StorageFilesUri: TypeAlias = Annotated[str, Field(pattern=STORAGE_FILES_PATTERN, max_length=1024)]
 
 #: Names, branches and the like.
 ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]

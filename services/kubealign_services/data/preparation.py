@@ -30,6 +30,7 @@ from kubealign_services.data.prepared import (
     PreparedJob,
     load_prepared,
 )
+from kubealign_services.data.sources.downloads import download_inputs, remove_downloaded_rows
 from kubealign_services.data.sources.job_datasets import JobDatasets, open_datasets
 from kubealign_services.data.streaming.streamed_files import StreamedFiles
 from kubealign_services.data.tokenization.length_filter import token_budget, training_budget
@@ -43,13 +44,14 @@ def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Pr
         results: Name of a job that this one depends on -> the folder of its result.
 
     Raises DataError for data, a tokenizer or a model that cannot be used as the job asks, and where
-    prepared/ was made for another spec.
+    prepared/ was made for another spec; StorageUnavailable where object storage does not answer.
     """
     inputs = preparation_inputs(job)
     folder = run_dir / FOLDER
     if folder.exists():
         _check_inputs(folder, inputs)
         return load_prepared(run_dir)
+    results = {**results, **download_inputs(job, run_dir)}
     with _atomic_folder(folder) as draft:
         data = open_datasets(job, draft / "cache", results)
         if job.spec.data.value.streaming is not None:
@@ -61,6 +63,8 @@ def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Pr
         model_paths = {role: _stored_path(path, draft) for role, path in models.folders.items()}
         for name, content in {MODELS: model_paths, INPUTS: inputs, REPORT: report.model_dump()}.items():
             (draft / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    if job.spec.data.value.streaming is None:
+        remove_downloaded_rows(job, run_dir)
     return load_prepared(run_dir)
 
 

@@ -83,6 +83,16 @@ def test_a_job_goes_on_bit_for_bit_from_its_copy(
     asyncio.run(RemoteRun(Bucket(location)).download(f"{RESULTS}/step-00000004-fence-2", copy))
     assert files(copy) == files(resumed / "result")
 
+    # A job whose model is the result at the address, and whose rows are there too.
+    rows = (tmp_path / "rows.jsonl").read_bytes()
+    asyncio.run(Bucket(location).put("rows/all.jsonl", rows))
+    data = {"demonstrations": {"source": {"uri": f"{location}/rows/*.jsonl"}, "format": {"text": {}}}}
+    tuned = make_job(tmp_path, "tuned", None, maxSteps=1, policy={"model": {"uri": str(location)}}, data=data)
+    with RunningJobs(write_jobs(tmp_path, tuned), tmp_path / "third" / "runs") as run:
+        assert run.end(timeout=120.0) == 0, run.output
+        [folder] = (run.folder("tuned") / "downloads").iterdir()
+    assert files(folder) == files(resumed / "result")
+
 
 def test_a_job_trains_while_the_store_is_down_and_ends_when_it_is_back(
     proxy: FaultyStorageProxy, location: StorageLocation, tmp_path: Path

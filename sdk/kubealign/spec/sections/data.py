@@ -16,6 +16,7 @@ from kubealign.spec.base import (
     ShortText,
     SpecModel,
     SpecUnion,
+    StorageFilesUri,
     TeacherName,
     VolumePath,
     distinct_items,
@@ -129,6 +130,12 @@ class DataSource(SpecUnion):
         description="Several files or globs, of one format, read in this order.",
     )
     hugging_face: HuggingFaceDataset | None = Field(None, description="A data set of the Hugging Face hub.")
+    uri: StorageFilesUri | None = Field(
+        None,
+        description="A .jsonl, .json or .parquet object in object storage, or a glob such as "
+        "s3://bucket/shards/*.parquet, where * matches within one part of the path. The preparation "
+        "downloads the objects once. Endpoint and credentials come from its environment.",
+    )
     volume: VolumeFileSource | None = Field(None, description="Files in a Kubernetes volume.")
     job: JobDataSource | None = Field(None, description="The rows produced by another job.")
 

@@ -1,10 +1,19 @@
-"""Sources of models and tokenizers: a path, the hub, a volume, another job's result, or a config."""
+"""Sources of models and tokenizers: a path, the hub, object storage, a volume, a result, or a config."""
 
 from typing import Any
 
 from pydantic import Field
 
-from kubealign.spec.base import FilePath, JobName, ObjectName, ShortText, SpecModel, SpecUnion, VolumePath
+from kubealign.spec.base import (
+    FilePath,
+    JobName,
+    ObjectName,
+    ShortText,
+    SpecModel,
+    SpecUnion,
+    StorageUri,
+    VolumePath,
+)
 
 
 class HuggingFaceModel(SpecModel):
@@ -77,6 +86,12 @@ class Model(SpecUnion):
         description="Folder on this machine or in the image; relative to the job's file on one machine.",
     )
     hugging_face: HuggingFaceModel | None = Field(None, description="A repository of the Hugging Face hub.")
+    uri: StorageUri | None = Field(
+        None,
+        description="A folder in object storage, such as s3://bucket/models/base, which the preparation "
+        "downloads once; of an address of a job's copies (checkpoint.uri) its newest result. Endpoint and "
+        "credentials come from the environment of the preparation.",
+    )
     volume: VolumeModel | None = Field(None, description="A folder in a Kubernetes volume.")
     job: JobModel | None = Field(None, description="The result of another job.")
     config: ModelFromConfig | None = Field(None, description="Random weights of the given architecture.")

@@ -9,22 +9,21 @@ from transformers import AutoConfig, PretrainedConfig
 
 from kubealign.spec.sections.models import HuggingFaceModel, Model
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.sources.downloads import MODEL_FILES
 from kubealign_services.data.sources.volumes import mounted_path
 
-# No *.bin files: these are pickles.
-_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 _CLASSIFICATION = "ForSequenceClassification"
 
 
 def find_model_folder(model: Model, spec_path: str, results: Mapping[str, Path]) -> Path:
     """Return the folder of a model that is not built from a config.
 
-    Sources are a path, a hub repository (downloaded, or in the local cache), a mounted volume, and another
-    job's result.
+    Sources are a path, a hub repository (downloaded, or in the local cache), an address in object storage
+    (downloaded before), a mounted volume, and another job's result.
 
     Args:
         spec_path: Path of the model in the spec, for errors.
-        results: Job name -> folder of its result.
+        results: Job name -> folder of its result, and address -> folder of its download.
 
     Raises DataError where the folder is missing or holds no safetensors, or the hub does not respond.
     """
@@ -32,6 +31,8 @@ def find_model_folder(model: Model, spec_path: str, results: Mapping[str, Path])
         return _check_folder(
             _download(model.hugging_face, f"{spec_path}.huggingFace"), f"{spec_path}.huggingFace"
         )
+    if model.uri is not None:
+        return _check_folder(results[model.uri], f"{spec_path}.uri")
     if model.volume is not None:
         spec_path = f"{spec_path}.volume"
         return _check_folder(mounted_path(model.volume.claim_name, model.volume.path, spec_path), spec_path)
@@ -124,7 +125,7 @@ def _check_folder(folder: Path, spec_path: str) -> Path:
 
 def _download(spec: HuggingFaceModel, spec_path: str) -> Path:
     try:
-        return Path(snapshot_download(spec.repo, revision=spec.revision, allow_patterns=_FILES))
+        return Path(snapshot_download(spec.repo, revision=spec.revision, allow_patterns=list(MODEL_FILES)))
     except (OSError, ValueError, HfHubHTTPError) as error:
         revision = f" at {spec.revision}" if spec.revision else ""
         cause = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Files of a source: paths, globs, and the result of another job."""
+"""Files of a source: paths, globs, downloads from object storage, and the result of another job."""
 
 import glob
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ def source_files(source: DataSource, spec_path: str, results: Mapping[str, Path]
     The files of a list are read in its order, those of a glob sorted by name. All files have one format.
 
     Args:
-        results: Name of another job -> folder of its result.
+        results: Name of another job -> folder of its result, and address -> folder of its download.
 
     Raises DataError when a file is missing or named twice, a glob matches no file, or the formats differ.
     """
@@ -43,6 +43,9 @@ def _named_paths(
     """Yield (path of the field in the spec, file or glob that it names)."""
     if source.job is not None:
         yield f"{spec_path}.job.name", _job_result_rows(source.job.name, f"{spec_path}.job.name", results)
+    elif source.uri is not None:
+        for file in sorted(file for file in results[source.uri].rglob("*") if file.is_file()):
+            yield f"{spec_path}.uri", file
     elif source.volume is not None:
         spec_path = f"{spec_path}.volume"
         for field, path in _path_fields(source.volume.path, source.volume.paths, spec_path):

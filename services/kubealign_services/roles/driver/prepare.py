@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 
+from kubealign.object_storage.errors import StorageUnavailable
 from kubealign.process_settings import ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.algorithms.factory import make_algorithm
@@ -18,6 +19,7 @@ from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
+from kubealign_services.runtime.rpc.errors import StorageFull
 from kubealign_services.scoring.functions.plugin import check_plugin_installed
 from kubealign_services.telemetry.trackers.plugin import check_parameters
 
@@ -37,6 +39,8 @@ async def serve(context: ProcessContext) -> None:
         if context.stop.is_set():
             return
         await context.compute(prepare, context.job, context.settings.run_dir, context.settings.results)
+    except StorageUnavailable as error:
+        raise StorageFull(str(error)) from error
     except (DataError, LookupError) as error:
         raise PermanentFailure(str(error)) from error
 

@@ -106,6 +106,16 @@ CASES: list[tuple[str, Json, Mapping[Destination, set[str]]]] = [
         sft(checkpoint={"volume": {"claimName": "runs"}, "uri": "s3://bucket/jobs/sft"}),
         {DNS: ALL, REDIS: ALL, HOST: {"prepare", "driver"}, JUDGE: {"prepare", "driver"}},
     ),
+    (
+        "a model in object storage",
+        sft(policy={"model": {"uri": "s3://bucket/models/base"}}),
+        {REDIS: ALL, HOST: {"prepare"}, JUDGE: {"prepare"}},
+    ),
+    (
+        "rows in object storage",
+        sft(data={"demonstrations": {"source": {"uri": "s3://bucket/rows/*.jsonl"}}}),
+        {REDIS: ALL, HOST: {"prepare"}, JUDGE: {"prepare"}},
+    ),
     ("online tracker", sft(trackers=ONLINE), {REDIS: ALL, HOST: {"driver"}, JUDGE: {"driver"}}),
     (
         "model of the hub and tracker",
