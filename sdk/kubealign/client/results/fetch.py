@@ -1,4 +1,4 @@
-"""Downloads a job's result from its volume to a folder of this machine."""
+"""Downloads a job's result from object storage or its volume to a folder of this machine."""
 
 import asyncio
 import os
@@ -13,6 +13,7 @@ from kubealign.client.backends.cluster.processes import has_started, process_sta
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobRecord
 from kubealign.client.results.reader_pod import RESULT_LABEL, ResultPodSettings, pod_manifest, send_command
+from kubealign.client.results.storage_copy import download_copy
 from kubealign.client.results.stream import receive_folder
 from kubealign.kube.api import Json, KubernetesApi
 from kubealign.kube.errors import ObjectNotFound
@@ -37,6 +38,8 @@ async def fetch_result(
 ) -> Path:
     """Return the folder with the result, downloading it if necessary.
 
+    The copy in object storage comes first, where the job has one that this machine can read; it needs no pod.
+
     Raises NotPossible if the job has no result, `into` is in use, or the volume cannot be read.
     """
     result = _job_result(job)
@@ -46,10 +49,11 @@ async def fetch_result(
     target = _target(job, into)
     partial = await asyncio.to_thread(_make_partial_folder, target)
     try:
-        async with _running_pod(api, pod_manifest(job, result, pods, fallback)) as pod:
-            metadata = pod["metadata"]
-            path = PODS.object_path(metadata["namespace"], metadata["name"])
-            await receive_folder(api, path, send_command(pod, result), partial)
+        if not await download_copy(job, partial):
+            async with _running_pod(api, pod_manifest(job, result, pods, fallback)) as pod:
+                metadata = pod["metadata"]
+                path = PODS.object_path(metadata["namespace"], metadata["name"])
+                await receive_folder(api, path, send_command(pod, result), partial)
         await asyncio.to_thread(_move_into_place, partial, target)
     finally:
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)

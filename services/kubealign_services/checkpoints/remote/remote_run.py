@@ -25,13 +25,14 @@ from kubealign.object_storage.folders import (
     publish_folder,
     read_manifest,
 )
+from kubealign.object_storage.results import RESULTS_FOLDER
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.checkpoints.store import CheckpointName
 
 JOB_OBJECT = "job.json"
 CHECKPOINTS = "checkpoints"
-RESULTS = "results"
+RESULTS = RESULTS_FOLDER
 _FENCES = "fences"
 
 

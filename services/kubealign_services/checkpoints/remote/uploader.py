@@ -17,6 +17,7 @@ from typing import Self
 from kubealign.backoff import restart_backoff
 from kubealign.object_storage.errors import StorageError
 from kubealign.object_storage.folders import FolderFile
+from kubealign.object_storage.results import result_name
 from kubealign_services.checkpoints.remote.remote_run import CHECKPOINTS, RESULTS, RemoteClaim, RemoteRun
 from kubealign_services.checkpoints.remote.run_files import remove_snapshots, run_id, snapshot_files
 from kubealign_services.checkpoints.store import StoredCheckpoint
@@ -144,7 +145,7 @@ class CheckpointUploader:
         Raises StaleFence, AddressTaken, StorageError and OSError.
         """
         await self._ensure_claimed()
-        name = f"step-{step:08d}-fence-{self._current_claim.fence}"
+        name = result_name(step, self._current_claim.fence)
         files = await asyncio.to_thread(_all_files, folder)
         manifest = await self._remote.publish(
             f"{RESULTS}/{name}", files, labels, lambda: self._current_claim, {}

@@ -22,10 +22,10 @@ from kubealign.object_storage.errors import (
 )
 from kubealign.object_storage.folders import download_folder
 from kubealign.object_storage.location import StorageLocation
+from kubealign.object_storage.results import newest_result
 from kubealign.spec.dependencies import named_models, named_sources
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
-from kubealign_services.checkpoints.remote.remote_run import RESULTS, RemoteRun
 from kubealign_services.data.errors import DataError
 
 #: Folder of the downloads in the run directory.
@@ -108,9 +108,9 @@ async def _download_model(location: StorageLocation, into: Path) -> None:
     The files of a published folder are verified by its manifest, others by their size and version.
     """
     bucket = Bucket(location)
-    results = await RemoteRun(bucket).published(RESULTS)
+    result = await newest_result(bucket)
     try:
-        await download_folder(bucket, f"{RESULTS}/{results[-1].text}" if results else "", into)
+        await download_folder(bucket, result or "", into)
     except ObjectMissing:
         objects = [entry async for entry in bucket.list_objects() if _is_model_file(entry.name)]
         if not objects:
