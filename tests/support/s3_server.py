@@ -119,6 +119,10 @@ class Fault(StrEnum):
     REFUSE = "Refuse"
     #: The request is executed, and the connection breaks before the answer.
     LOSE_ANSWER = "LoseAnswer"
+    #: The connection breaks in the middle of the answer.
+    CUT_ANSWER = "CutAnswer"
+    #: The server takes the request and never answers.
+    HANG = "Hang"
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,9 @@ class FaultyStorageProxy:
             writer.transport.abort()
             return
         body = await reader.readexactly(size)
+        if fault is Fault.HANG:
+            await reader.read()  # until the client gives up
+            return
         if fault is Fault.SLOW_DOWN:
             status = b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
             writer.write(status + b"Content-Length: %d\r\n\r\n" % len(_SLOW_DOWN) + _SLOW_DOWN)
@@ -223,5 +230,8 @@ class FaultyStorageProxy:
             while chunk := await upstream_reader.read(1 << 16):
                 writer.write(chunk)
                 await writer.drain()
+                if fault is Fault.CUT_ANSWER:
+                    writer.transport.abort()
+                    return
         finally:
             upstream.close()

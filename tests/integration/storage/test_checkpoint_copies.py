@@ -1,6 +1,8 @@
 """Copies of checkpoints in a real S3 server: uploads beside training, takeovers, and restoration."""
 
 import asyncio
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -56,8 +58,12 @@ class Run:
         )
         return step
 
-    def commit(self, step: int) -> StoredCheckpoint:
-        """Train a step and commit its checkpoint."""
+    def commit(self, step: int, round_file: str = "") -> StoredCheckpoint:
+        """Train a step and commit its checkpoint.
+
+        Args:
+            round_file: File of the rows of the current round; empty: the algorithm has no rounds.
+        """
         number = self.fence.number
         self._history.append(TrainedStep(fence=number, step=step, version=step, prompts=[f"prompt-{step}"]))
         folder = self._store.begin(step)
@@ -70,7 +76,7 @@ class Run:
             weight_version=step,
             fence=number,
             shards=shards,
-            driver_state={"step": step, "round": {"file": ""}},
+            driver_state={"step": step, "round": {"file": round_file}},
         )
         return self._store.commit(folder, manifest)
 
@@ -155,6 +161,48 @@ async def test_an_empty_run_directory_is_restored(
     assert acquire_fence(second) == 4
     # The run directory has a checkpoint now, and is not restored again.
     assert await resume_run(remote, job, folder(tmp_path, "third")) == 3
+
+
+async def test_the_rows_of_the_round_and_the_parent_are_restored(
+    remote: RemoteRun, job: AlignmentJob, tmp_path: Path
+) -> None:
+    first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
+    kept = {"rounds/round-2": b"rows", "parent.json": b"{}", "history.jsonl": b""}
+    await asyncio.to_thread((first / "rounds").mkdir)
+    for name, data in {**kept, "rounds/round-1": b"of an earlier round"}.items():
+        await asyncio.to_thread((first / name).write_bytes, data)
+    async with CheckpointUploader(remote, first, keep=1) as uploader:
+        run = Run(first, uploader)
+        await run.begin()
+        await uploader.enqueue(await asyncio.to_thread(run.commit, 1, "round-2"))
+        await uploaded(uploader)
+    assert await resume_run(remote, job, second) == 1
+    assert {name: (second / name).read_bytes() for name in kept} == kept
+    assert [path.name for path in (second / "rounds").iterdir()] == ["round-2"]
+
+
+async def test_an_interrupted_restoration_is_repeated(
+    remote: RemoteRun, job: AlignmentJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
+    async with CheckpointUploader(remote, first, keep=2) as uploader:
+        run = Run(first, uploader)
+        await run.begin()
+        await run.commit_and_upload(1)
+    expected = files(first)
+
+    def crash(*arguments: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", crash)
+        with pytest.raises(OSError, match="Input/output error"):
+            await resume_run(remote, job, second)
+    assert CheckpointReader(second).latest_step() is None
+    # What a driver without a checkpoint has left leads nowhere.
+    (second / "fences" / "2.json").write_text('{"fence": 2, "parent": 0, "step": 0}')
+    assert await resume_run(remote, job, second) == 1
+    assert files(second) == expected
 
 
 async def test_training_goes_on_while_the_store_is_down(

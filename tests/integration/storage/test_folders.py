@@ -3,10 +3,12 @@
 import asyncio
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from kubealign.object_storage import bucket as bucket_module
 from kubealign.object_storage.bucket import Bucket
 from kubealign.object_storage.errors import (
     ObjectCorrupted,
@@ -27,8 +29,8 @@ from support.s3_server import Fault, FaultyStorageProxy, S3Request, S3Server
 
 pytestmark = pytest.mark.timeout(120)
 
-#: Larger than two parts of a multipart upload.
-_LARGE_BYTES = 36 << 20
+#: Two parts of a multipart upload.
+_LARGE_BYTES = 18 << 20
 
 
 @pytest.fixture
@@ -95,6 +97,28 @@ async def test_a_fault_of_a_multipart_upload_is_retried(
     await publish_folder(bucket, "folder", files)
     assert len(proxy.injected) == 2
     await check_download(bucket, files, tmp_path / "into")
+
+
+async def test_a_download_that_breaks_is_repeated(
+    proxy: FaultyStorageProxy, bucket: Bucket, files: dict[str, Path], tmp_path: Path
+) -> None:
+    await publish_folder(bucket, "folder", files)
+    proxy.faults = first(2, Fault.CUT_ANSWER, lambda request: "weights" in request.target)
+    await check_download(bucket, files, tmp_path / "into")
+    proxy.faults = lambda request: Fault.CUT_ANSWER if "weights" in request.target else None
+    with pytest.raises(StorageUnavailable, match="folder/weights could not be read"):
+        await download_folder(bucket, "folder", tmp_path / "into")
+
+
+@pytest.mark.parametrize("call", ["put", "get"])
+async def test_a_server_that_never_answers_is_given_up(
+    call: str, proxy: FaultyStorageProxy, location: StorageLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module, "_REQUEST_TIMEOUT", timedelta(milliseconds=200))
+    impatient = Bucket(location)
+    proxy.faults = lambda request: Fault.HANG
+    with pytest.raises(StorageUnavailable, match=rf"{location}/a could not be"):
+        await asyncio.wait_for(impatient.put("a", b"") if call == "put" else impatient.get("a"), 60)
 
 
 async def test_nothing_is_visible_of_an_upload_that_fails_and_the_next_one_goes_on(
