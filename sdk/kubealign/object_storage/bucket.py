@@ -17,29 +17,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import from_url
 
 from kubealign.object_storage.errors import (
     ObjectCorrupted,
     ObjectMissing,
     StorageRefused,
-    StorageUnavailable,
     storage_error,
 )
 from kubealign.object_storage.location import StorageLocation
 
 if TYPE_CHECKING:
+    from obstore import GetOptions, GetResult
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 #: Part of a multipart upload. S3 allows 10,000 parts: larger objects have larger parts.
 _PART_BYTES = 16 << 20
 _MAX_PARTS = 9_000
 _CONCURRENT_PARTS = 4
+#: Longest body of a download: at half a megabyte a second it arrives within the timeout of its request.
+_RANGE_BYTES = 64 << 20
 _DOWNLOAD_CHUNK_BYTES = 4 << 20
 _REQUEST_TIMEOUT = timedelta(seconds=120)
 _CONNECT_TIMEOUT = timedelta(seconds=10)
-_DOWNLOAD_ATTEMPTS = 3
 _TRUE = ("1", "true", "yes", "on", "y")
 
 
@@ -66,7 +67,7 @@ class Bucket:
             client["allow_http"] = True
         retry: RetryConfig = {
             "max_retries": 4,
-            "retry_timeout": timedelta(seconds=60),
+            "retry_timeout": timedelta(seconds=300),
             "backoff": {
                 "init_backoff": timedelta(milliseconds=200),
                 "max_backoff": timedelta(seconds=5),
@@ -107,20 +108,26 @@ class Bucket:
     async def download(self, name: str, path: Path, e_tag: str | None = None) -> str:
         """Download an object into a file, durably, and return its SHA-256 in hexadecimal.
 
-        A broken connection is tried again from the beginning, a few times.
+        A broken connection is continued at its position, a few times.
 
         Args:
             e_tag: Version that is expected; None: any.
 
-        Raises ObjectCorrupted for another version. The file is then incomplete.
+        Raises ObjectCorrupted for another version. The file is incomplete after an error.
         """
-        for attempt in range(1, _DOWNLOAD_ATTEMPTS + 1):
-            try:
-                return await self._download(name, path, e_tag)
-            except StorageUnavailable:
-                if attempt == _DOWNLOAD_ATTEMPTS:
-                    raise
-        raise AssertionError("the last attempt raises")
+        digest = hashlib.sha256()
+        async with self._errors(name, "could not be read"):
+            response = await obstore.get_async(self._store, name)
+            size, version = response.meta["size"], response.meta["e_tag"]
+            if e_tag is not None and version != e_tag:
+                raise self._replaced(name, f"version {version}, not {e_tag}")
+            with path.open("wb") as file:
+                if size <= _RANGE_BYTES:
+                    await _write_all(response, file.fileno(), digest)
+                else:
+                    await self._download_ranges(name, size, version, file.fileno(), digest)
+                await asyncio.to_thread(os.fsync, file.fileno())
+        return digest.hexdigest()
 
     async def list_objects(self, prefix: str = "") -> AsyncIterator[StoredObject]:
         """Yield all objects below a folder; empty: below the address."""
@@ -141,20 +148,22 @@ class Bucket:
             async with self._errors(names[0], "could not be deleted"):
                 await obstore.delete_async(self._store, list(names))
 
-    async def _download(self, name: str, path: Path, e_tag: str | None) -> str:
-        digest = hashlib.sha256()
-        async with self._errors(name, "could not be read"):
-            response = await obstore.get_async(self._store, name)
-            version = response.meta["e_tag"]
-            if e_tag is not None and version != e_tag:
-                raise ObjectCorrupted(
-                    f"{self.uri(name)} has been replaced while it was read (version {version}, not {e_tag})"
-                )
-            with path.open("wb") as file:
-                async for chunk in response.stream(min_chunk_size=_DOWNLOAD_CHUNK_BYTES):
-                    await asyncio.to_thread(_write, file.fileno(), memoryview(chunk), digest)
-                await asyncio.to_thread(os.fsync, file.fileno())
-        return digest.hexdigest()
+    async def _download_ranges(
+        self, name: str, size: int, version: str | None, descriptor: int, digest: "hashlib._Hash"
+    ) -> None:
+        """Download a large object in parts, as the timeout of a request includes its body."""
+        for start in range(0, size, _RANGE_BYTES):
+            options: GetOptions = {"range": (start, min(size, start + _RANGE_BYTES))}
+            if version is not None:
+                options["if_match"] = version
+            try:
+                response = await obstore.get_async(self._store, name, options=options)
+            except PreconditionError as error:
+                raise self._replaced(name, f"from version {version}") from error
+            await _write_all(response, descriptor, digest)
+
+    def _replaced(self, name: str, detail: str) -> ObjectCorrupted:
+        return ObjectCorrupted(f"{self.uri(name)} has been replaced while it was read ({detail})")
 
     @asynccontextmanager
     async def _errors(self, name: str, action: str) -> AsyncIterator[None]:
@@ -163,6 +172,12 @@ class Bucket:
             yield
         except (BaseError, FileNotFoundError, ValueError) as error:
             raise storage_error(error, action, self.uri(name)) from error
+
+
+async def _write_all(response: "GetResult", descriptor: int, digest: "hashlib._Hash") -> None:
+    """Append the body of an answer to a file."""
+    async for chunk in response.stream(min_chunk_size=_DOWNLOAD_CHUNK_BYTES):
+        await asyncio.to_thread(_write, descriptor, memoryview(chunk), digest)
 
 
 def _write(descriptor: int, data: memoryview, digest: "hashlib._Hash") -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -80,7 +81,11 @@ async def check_download(bucket: Bucket, files: dict[str, Path], into: Path) -> 
     assert contents(into) == {name: path.read_bytes() for name, path in files.items()}
 
 
-async def test_a_folder_comes_back_as_it_was(bucket: Bucket, files: dict[str, Path], tmp_path: Path) -> None:
+async def test_a_folder_comes_back_as_it_was(
+    bucket: Bucket, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not a divisor of the file's size.
+    monkeypatch.setattr(bucket_module, "_RANGE_BYTES", 5 << 20)
     published = await publish_folder(bucket, "folder", files, {"step": "3"})
     assert published.size_bytes == _LARGE_BYTES + len(b"shard")
     await check_download(bucket, files, tmp_path / "into")
@@ -191,6 +196,36 @@ async def test_a_manifest_cannot_name_a_file_outside_the_folder(bucket: Bucket, 
     await bucket.put(f"folder/{MANIFEST_NAME}", manifest.encode())
     with pytest.raises(ObjectCorrupted, match="must be a path inside the folder"):
         await download_folder(bucket, "folder", tmp_path)
+
+
+async def test_an_object_that_is_replaced_between_two_parts_is_refused(
+    proxy: FaultyStorageProxy,
+    bucket: Bucket,
+    location: StorageLocation,
+    s3: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bucket_module, "_RANGE_BYTES", 4)
+    await bucket.put("rows.jsonl", b"old rows")
+    await bucket.download("rows.jsonl", tmp_path / "rows")
+    assert await asyncio.to_thread((tmp_path / "rows").read_bytes) == b"old rows"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment()["AWS_ENDPOINT_URL"])
+    direct = Bucket(location)
+    gets: list[S3Request] = []
+
+    def replace_before_second_part(request: S3Request) -> Fault | None:
+        gets.append(request)
+        if len(gets) == 3:  # the object, then two parts
+            with ThreadPoolExecutor() as threads:
+                threads.submit(asyncio.run, direct.put("rows.jsonl", b"new rows")).result(60)
+        return None
+
+    proxy.faults = replace_before_second_part
+    with pytest.raises(
+        ObjectCorrupted, match=r"rows\.jsonl has been replaced while it was read \(from version"
+    ):
+        await bucket.download("rows.jsonl", tmp_path / "rows")
 
 
 async def test_an_object_that_is_replaced_while_it_is_read_is_refused(bucket: Bucket, tmp_path: Path) -> None:
