@@ -77,7 +77,7 @@ class Bucket:
         try:
             self._store: ObjectStore = from_url(str(location), client_options=client, retry_config=retry)
         except (BaseError, ValueError) as error:
-            raise StorageRefused(str(storage_error(error, "cannot be opened", str(location)))) from error
+            raise StorageRefused(str(storage_error(error, "cannot be opened", str(location)))) from None
 
     def uri(self, name: str) -> str:
         """Return the address of an object."""
@@ -167,11 +167,11 @@ class Bucket:
 
     @asynccontextmanager
     async def _errors(self, name: str, action: str) -> AsyncIterator[None]:
-        """Raise the errors of obstore as StorageErrors."""
+        """Raise the errors of obstore as StorageErrors, without their own text: it may hold a signature."""
         try:
             yield
         except (BaseError, FileNotFoundError, ValueError) as error:
-            raise storage_error(error, action, self.uri(name)) from error
+            raise storage_error(error, action, self.uri(name)) from None
 
 
 async def _write_all(response: "GetResult", descriptor: int, digest: "hashlib._Hash") -> None:

@@ -4,6 +4,7 @@ import re
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_QUERY = re.compile(r"(https?://[^\s?]+)\?\S*")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 #: Address of the metadata service, which is asked where the environment has no credentials.
 _METADATA_ADDRESS = "169.254.169.254"
@@ -66,4 +67,5 @@ def _cause(text: str) -> str:
     code, message = _CODE.search(text), _MESSAGE.search(text)
     if code is not None:
         return code[1] + (f" ({message[1]})" if message else "")
-    return text.partition("\n")[0][:_MAX_CAUSE]
+    # The query of an address may be a signature (Azure's SAS), which is a credential.
+    return _QUERY.sub(r"\1", text.partition("\n")[0])[:_MAX_CAUSE]

@@ -292,6 +292,23 @@ async def test_old_copies_and_remnants_are_deleted(remote: RemoteRun, s3: S3Serv
         assert [name.step for name in await remote.published(RESULTS)] == [4]
 
 
+async def test_old_copies_that_cannot_be_deleted_stop_no_upload(
+    proxy: FaultyStorageProxy, remote: RemoteRun, tmp_path: Path
+) -> None:
+    run_dir = folder(tmp_path, "run")
+    async with CheckpointUploader(remote, run_dir, keep=1) as uploader:
+        run = Run(run_dir, uploader)
+        await run.begin()
+        proxy.faults = lambda request: Fault.REFUSE if "?delete" in request.target else None
+        await run.commit_and_upload(1, 2)
+        assert proxy.injected
+        assert (uploader.state.step, uploader.state.failures) == (2, 0)
+        assert await remote_steps(remote) == [1, 2]
+        proxy.faults = lambda request: None
+        await run.commit_and_upload(3)
+        assert await remote_steps(remote) == [3]
+
+
 async def test_a_replaced_driver_publishes_nothing(
     remote: RemoteRun, job: AlignmentJob, tmp_path: Path
 ) -> None:

@@ -153,7 +153,7 @@ class CheckpointUploader:
         self.state.bytes += manifest.size_bytes
         uri = f"{self._remote.uri}/{RESULTS}/{name}"
         log.info("result uploaded", extra={"uri": uri, "bytes": manifest.size_bytes})
-        await self._remote.remove_old(RESULTS, 1, self._current_claim)
+        await self._remove_old(RESULTS, 1)
         return uri
 
     @property
@@ -244,7 +244,14 @@ class CheckpointUploader:
                 "seconds": seconds,
             },
         )
-        await self._remote.remove_old(CHECKPOINTS, self._keep, self._current_claim)
+        await self._remove_old(CHECKPOINTS, self._keep)
+
+    async def _remove_old(self, kind: str, keep: int) -> None:
+        """Delete old copies. A failure leaves them for the next upload. Raises StaleFence, AddressTaken."""
+        try:
+            await self._remote.remove_old(kind, keep, self._current_claim)
+        except StorageError as error:
+            log.warning("old copies could not be deleted", extra={"kind": kind, "cause": str(error)})
 
     def _pin(self) -> None:
         waiting = {checkpoint.path for checkpoint in (self._current, self._next) if checkpoint is not None}
