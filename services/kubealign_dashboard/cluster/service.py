@@ -49,6 +49,16 @@ class _AddressServer(DashboardServer):
         yield
 
 
+def telemetry_of(settings: DashboardSettings) -> RedisTelemetry | NoTelemetry:
+    """Return the telemetry of the jobs of this cluster.
+
+    Raises:
+        SettingsError: The password file cannot be read.
+    """
+    redis = settings.redis()
+    return NoTelemetry() if redis is None else RedisTelemetry(redis, settings.cluster_id)
+
+
 async def run(settings: DashboardSettings) -> None:
     """Run until SIGTERM or SIGINT.
 
@@ -56,9 +66,8 @@ async def run(settings: DashboardSettings) -> None:
         SettingsError: A setting is invalid.
         KubealignError: The cluster cannot be reached.
     """
-    redis = settings.redis()
+    telemetry = telemetry_of(settings)
     api = await connect(settings.kubeconfig, timeout=settings.request_seconds)
-    telemetry = NoTelemetry() if redis is None else RedisTelemetry(redis, settings.cluster_id)
     async with ClusterAccess(api, telemetry, settings.namespaces, read_only=settings.read_only) as access:
 
         async def ready() -> str:

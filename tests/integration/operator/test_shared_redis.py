@@ -16,9 +16,12 @@ from cluster.support.redis_process import RedisProcess
 from integration.kube.api_server import Json, ScriptedServer
 from integration.operator.test_manager import Objects
 from kubealign.access.redis_acl import prefix_pattern
-from kubealign.access.redis_names import CLUSTER_ID_PATTERN, key_prefix
+from kubealign.access.redis_names import CLUSTER_ID_PATTERN, job_prefix, key_prefix
+from kubealign.client.records import JobRef
 from kubealign.kube.api import allow_writes
 from kubealign.pod_contract import PodRedis, PodSettings
+from kubealign_dashboard.cluster.service import telemetry_of
+from kubealign_dashboard.cluster.settings import from_environment
 from kubealign_operator.controller.config import ConfigError, OperatorConfig, RedisConfig, load_config
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.manager import OperatorManager
@@ -168,6 +171,28 @@ def test_a_dashboards_user_reads_its_own_cluster(process: RedisProcess) -> None:
             else:
                 with pytest.raises(NoPermissionError):
                     board.get(f"{key_prefix(other)}team:sft:status")
+
+
+async def test_a_dashboard_shows_the_jobs_of_its_own_cluster(process: RedisProcess) -> None:
+    ref = JobRef("team", "sft")
+    for step, cluster_id in enumerate(CLUSTERS):
+        process.client().hset(f"{job_prefix(ref.namespace, ref.name, cluster_id)}status", "step", str(step))
+    shown = {}
+    for cluster_id in CLUSTERS:
+        settings = from_environment(
+            {
+                "KUBEALIGN_REDIS_HOST": "127.0.0.1",
+                "KUBEALIGN_REDIS_PORT": str(process.port),
+                "KUBEALIGN_REDIS_USER": "admin",
+                "KUBEALIGN_REDIS_PASSWORD_FILE": str(process.password_file),
+                "KUBEALIGN_CLUSTER_ID": cluster_id,
+            }
+        )
+        telemetry = telemetry_of(settings)
+        summary = await telemetry.summary(ref)
+        await telemetry.close()
+        shown[cluster_id] = None if summary.progress is None else summary.progress.step
+    assert shown == {cluster_id: step for step, cluster_id in enumerate(CLUSTERS)}
 
 
 @pytest.mark.parametrize("cluster_id", ["East", "a.b", "a:b", "-a", "a-", "a b", "a*", "a" * 41])
