@@ -32,8 +32,14 @@ class HelmFailed(Exception):
 class Helm:
     """helm with private cache, config and data folders, for one cluster or for none."""
 
-    def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path | None = None, program_name: str = "helm") -> None:
+        """Prepare helm.
+
+        Args:
+            program_name: helm, which is Helm 4, or helm3.
+        """
         self._folder = folder
+        self._program_name = program_name
         self._environment = plain_environment()
         for kind in ("CACHE", "CONFIG", "DATA"):
             self._environment[f"HELM_{kind}_HOME"] = str(folder / kind.lower())
@@ -48,7 +54,7 @@ class Helm:
 
         Raises HelmFailed on failure, TimeoutExpired after `timeout` seconds."""
         done = subprocess.run(
-            [str(program("helm")), *arguments],
+            [str(program(self._program_name)), *arguments],
             text=True,
             capture_output=True,
             timeout=timeout,
@@ -74,7 +80,7 @@ class Helm:
 
         Rendering needs no cluster. The same values are rendered once in a process, generated passwords and
         certificates included; the objects are the caller's own."""
-        key = json.dumps(chart_values, sort_keys=True)
+        key = json.dumps([self._program_name, chart_values], sort_keys=True)
         if key not in _rendered:
             where = ("--namespace", NAMESPACE, "--kube-version", _KUBERNETES)
             text = self("template", RELEASE, str(CHART), *where, "-f", str(self.values(chart_values)))

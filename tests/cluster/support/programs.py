@@ -65,6 +65,7 @@ PROGRAMS = (
     Program("coredns", Level.NODE, "./coredns"),
     Program("pause", Level.NODE, "./pause"),
     Program("helm", Level.CHART, "helm.sh/helm/v4/cmd/helm"),
+    Program("helm3", Level.CHART, "helm.sh/helm/v3/cmd/helm", module="helm3"),
     Program(
         "kueue",
         Level.QUEUE,
