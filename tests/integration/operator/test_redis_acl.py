@@ -204,7 +204,7 @@ def test_the_user_of_a_run_on_one_machine(program: Path, tmp_path: Path) -> None
 
 
 def test_the_user_of_the_dashboard(process: RedisProcess) -> None:
-    """Check the rules of the chart's users.acl, which tests/cluster/test_chart_redis.py compares."""
+    """Check the rules of the chart's users.acl, which tests/cluster/platform/test_redis.py compares."""
     rules = ("reset", "on", ">secret", "~kubealign:*", "resetchannels", *command_rules(*READER_COMMANDS))
     process.client().execute_command("ACL SETUSER", "dashboard", *rules)
     Permissions(process.client(), "dashboard", "secret").check(
