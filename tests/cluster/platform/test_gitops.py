@@ -74,6 +74,21 @@ def test_the_secrets_that_pods_need_are_those_of_the_table(helm: Helm) -> None:
         assert value == name
 
 
+def _rules(acl: str) -> dict[str, str]:
+    """Return the rules by user, without the passwords."""
+    users = re.findall(r"^\s*user (\S+) (.*)$", acl, re.MULTILINE)
+    return {name: re.sub(r"#\S+(?: \$\w+\))? ", "", rules) for name, rules in users}
+
+
+def test_the_users_of_redis_have_the_rules_of_the_chart(helm: Helm) -> None:
+    secrets = of_kind(helm.render({}), "Secret")
+    [acl] = [secret["stringData"]["users.acl"] for secret in secrets if "stringData" in secret]
+    expected = _rules(acl)
+    # With a Secret of one's own the probes log in as the dashboard.
+    del expected["probe"]
+    assert _rules(PAGE.read_text()) == expected
+
+
 @pytest.fixture
 def platform_namespace(control_plane: ControlPlane) -> Iterator[None]:
     undefine(control_plane)
