@@ -88,7 +88,7 @@ async def publish_folder(
             await bucket.upload(f"{folder}/{name}", path, file.size_bytes)
             done[name] = file
 
-    await _run_all([upload(name, path) for name, path in files.items()])
+    await run_all([upload(name, path) for name, path in files.items()])
     manifest = FolderManifest(labels=dict(labels or {}), files=[done[name] for name in sorted(files)])
     await before_manifest()
     name = f"{folder}/{MANIFEST_NAME}"
@@ -148,7 +148,7 @@ async def download_folder(bucket: Bucket, folder: str, into: Path) -> FolderMani
                     f"{bucket.uri(name)} has the SHA-256 {digest}, the manifest says {file.sha256}"
                 )
 
-    await _run_all([download(file) for file in manifest.files])
+    await run_all([download(file) for file in manifest.files])
     return manifest
 
 
@@ -159,7 +159,7 @@ async def delete_folder(bucket: Bucket, folder: str) -> None:
     await bucket.delete(*names)
 
 
-async def _run_all(calls: list[Coroutine[Any, Any, None]]) -> None:
+async def run_all(calls: list[Coroutine[Any, Any, None]]) -> None:
     """Run calls concurrently. The first error cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:

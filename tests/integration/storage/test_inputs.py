@@ -100,6 +100,8 @@ async def test_a_folder_of_others_is_a_model_without_its_pickles(bucket: Bucket,
 
 
 async def test_rows_are_an_object_or_a_glob(bucket: Bucket, tmp_path: Path) -> None:
+    # An object below a name that matches.
+    await _put(bucket, a__3_jsonl__x_jsonl="6")
     await _put(bucket, a__1_jsonl="1", a__2_jsonl="2", b__1_jsonl="3", a__x_txt="4", a__deep__1_jsonl="5")
     run_dir, pattern = tmp_path / "run", f"{bucket.location}/*/*.jsonl"
     single = f"{bucket.location}/a/2.jsonl"

@@ -20,7 +20,7 @@ from kubealign.object_storage.errors import (
     StorageError,
     StorageUnavailable,
 )
-from kubealign.object_storage.folders import download_folder
+from kubealign.object_storage.folders import download_folder, run_all
 from kubealign.object_storage.location import StorageLocation
 from kubealign.object_storage.results import newest_result
 from kubealign.spec.dependencies import named_models, named_sources
@@ -149,7 +149,7 @@ async def _download_objects(bucket: Bucket, objects: list[StoredObject], into: P
                 f"{bucket.uri(entry.name)} has {size} bytes, the bucket lists {entry.size_bytes}"
             )
 
-    await asyncio.gather(*(download(entry) for entry in objects))
+    await run_all([download(entry) for entry in objects])
 
 
 def _is_model_file(name: str) -> bool:
