@@ -10,9 +10,12 @@ from cluster.support.chart_values import VALUES
 from cluster.support.helm import CHART, NAMESPACE, RELEASE, Helm, HelmFailed
 from cluster.support.programs import find
 
-pytestmark = pytest.mark.skipif(
-    find("helm") is None or find("helm3") is None, reason="helm or helm3 is not built: `make cluster-tools`"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        find("helm") is None or find("helm3") is None, reason="helm3 is not built: `make helm3-tools`"
+    ),
+]
 
 Json = dict[str, Any]
 

@@ -26,13 +26,14 @@ BUILD_FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", f"-s -w {_V
 class Level(StrEnum):
     """Purpose of the programs, in the order of the builds; a machine without root needs no `node`.
 
-    The integration tests use `storage`, which is built first."""
+    The integration tests use `storage`, which is built first. `helm3` is built for the long tests alone."""
 
     STORAGE = "storage"
     CONTROL_PLANE = "control-plane"
     CHART = "chart"
     QUEUE = "queue"
     NODE = "node"
+    HELM3 = "helm3"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ PROGRAMS = (
     Program("coredns", Level.NODE, "./coredns"),
     Program("pause", Level.NODE, "./pause"),
     Program("helm", Level.CHART, "helm.sh/helm/v4/cmd/helm"),
-    Program("helm3", Level.CHART, "helm.sh/helm/v3/cmd/helm", module="helm3"),
+    Program("helm3", Level.HELM3, "helm.sh/helm/v3/cmd/helm", module="helm3"),
     Program(
         "kueue",
         Level.QUEUE,

@@ -70,8 +70,9 @@ def _makes_namespaces() -> bool:
 
 
 def usable_levels() -> list[Level]:
-    """Return the levels of programs that this machine can use."""
-    return [level for level in Level if level is not Level.NODE or not missing_for_a_node()]
+    """Return the levels of programs of `make test` that this machine can use."""
+    levels = [level for level in Level if level is not Level.HELM3]
+    return [level for level in levels if level is not Level.NODE or not missing_for_a_node()]
 
 
 def require_node() -> None:
