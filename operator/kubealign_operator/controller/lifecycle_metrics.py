@@ -18,6 +18,9 @@ from kubealign_operator.planner.plan import DEPENDENCIES_READY, FAILED, READY, S
 #: Namespaces and phases of all jobs; the phase is empty before the first status.
 JobPhases = Callable[[], Iterable[tuple[str, str]]]
 
+#: Namespace and GPUs of pods.
+PodGpus = Callable[[], Iterable[tuple[str, int]]]
+
 _WAIT_BUCKETS = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400)
 #: Label of a job without a status.
 _UNSEEN = "Unseen"
@@ -39,7 +42,15 @@ class LifecycleMetrics:
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last_seen: dict[str, float] = {}
+        #: Namespaces that have jobs.
+        self._namespaces: set[str] = set()
         self._jobs = Gauge("kubealign_jobs", "Jobs by phase.", ("namespace", "phase"), registry=registry)
+        self._gpus = Gauge(
+            "kubealign_operator_gpus",
+            "GPUs in the limits of pods that have a node and have not ended.",
+            ("namespace",),
+            registry=registry,
+        )
         self._restarts = Counter(
             "kubealign_operator_job_restarts",
             "Restarts of processes and of groups of ranks, by cause.",
@@ -71,6 +82,7 @@ class LifecycleMetrics:
         """Set the numbers of jobs, and remove the series of namespaces without any."""
         tally = Tally((namespace, phase or _UNSEEN) for namespace, phase in jobs)
         namespaces = {namespace for namespace, _ in tally}
+        self._namespaces = namespaces
         self._jobs.clear()
         for namespace in namespaces:
             # Phases without jobs are 0: an increase from no series at all is invisible to Prometheus.
@@ -81,6 +93,18 @@ class LifecycleMetrics:
         for namespace, seen in list(self._last_seen.items()):
             if now - seen > NAMESPACE_SECONDS:
                 self._forget(namespace)
+
+    def count_gpus(self, pods: Iterable[tuple[str, int]]) -> None:
+        """Set the GPUs of the namespaces that have jobs, from the namespace and the GPUs of each pod.
+
+        Call it after `count_jobs`: a namespace with jobs but without GPUs has 0.
+        """
+        tally = Tally(dict.fromkeys(self._namespaces, 0))
+        for namespace, gpus in pods:
+            tally[namespace] += gpus
+        self._gpus.clear()
+        for namespace, count in tally.items():
+            self._gpus.labels(namespace).set(count)
 
     def record_status(
         self, job: Mapping[str, Any], status: Mapping[str, Any], events: Sequence[PlannedEvent]

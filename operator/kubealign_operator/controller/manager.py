@@ -97,7 +97,7 @@ class OperatorManager:
             scopes = kueue.scopes(config.namespaces or (None,))
             self._reflectors += [Reflector(self._api, scope, store, options) for scope, store in scopes]
         self._reconciler = self._make_reconciler()
-        metrics.observe(jobs.phases, lambda: len(self._queue))
+        metrics.observe(jobs.phases, lambda: len(self._queue), pods.gpus)
 
     def watchers(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Return the coroutines that fill the caches."""

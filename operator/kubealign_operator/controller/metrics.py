@@ -6,7 +6,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from kubealign_operator.controller.lifecycle_metrics import JobPhases, LifecycleMetrics
+from kubealign_operator.controller.lifecycle_metrics import JobPhases, LifecycleMetrics, PodGpus
 
 _CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
 _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
@@ -89,12 +89,14 @@ class OperatorMetrics:
         #: Metrics of the jobs' lifecycle, by namespace.
         self.lifecycle = LifecycleMetrics(self._registry, clock)
         self._phases: JobPhases = tuple
+        self._gpus: PodGpus = tuple
         self._clock = clock
         self._phases_due = clock()
 
-    def observe(self, phases: JobPhases, depth: Callable[[], float]) -> None:
-        """Set the sources of the job phases and the queue depth, which are read for scrapes."""
+    def observe(self, phases: JobPhases, depth: Callable[[], float], gpus: PodGpus = tuple) -> None:
+        """Set the sources of the job phases, the queue depth and the GPUs, which are read for scrapes."""
         self._phases = phases
+        self._gpus = gpus
         self._depth.set_function(depth)
 
     def record_api_call(self, verb: str, resource: str, code: str, seconds: float) -> None:
@@ -132,5 +134,6 @@ class OperatorMetrics:
         """Return all metrics in Prometheus' text format."""
         if self._clock() >= self._phases_due:
             self.lifecycle.count_jobs(self._phases())
+            self.lifecycle.count_gpus(self._gpus())
             self._phases_due = self._clock() + _PHASES_SECONDS
         return generate_latest(self._registry)

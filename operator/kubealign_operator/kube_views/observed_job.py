@@ -77,6 +77,8 @@ class PodView:
     active_deadline_seconds: int | None = None
     #: limits.memory of the main container, verbatim.
     memory_limit: str = ""
+    #: GPUs in the limits of the main container.
+    gpus: int = 0
     containers: tuple[ContainerView, ...] = ()
     conditions: tuple[PodCondition, ...] = ()
 

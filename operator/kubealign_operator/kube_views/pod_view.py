@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kubealign_operator.kube_views.gpu_limits import gpu_count
 from kubealign_operator.kube_views.lenient_json import (
     get_path,
     integer,
@@ -27,6 +28,7 @@ from kubealign_operator.names import MAIN_CONTAINER
 def pod_view(pod: Mapping[str, Any]) -> PodView:
     """Parse a pod from JSON; whatever is missing or malformed counts as absent."""
     conditions = tuple(_condition(item) for item in items(get_path(pod, "status", "conditions")))
+    limits = _limits(pod)
     return PodView(
         name=text(get_path(pod, "metadata", "name")),
         uid=text(get_path(pod, "metadata", "uid")),
@@ -42,7 +44,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         deletion_grace_seconds=integer(get_path(pod, "metadata", "deletionGracePeriodSeconds")),
         finalizers=texts(get_path(pod, "metadata", "finalizers")),
         active_deadline_seconds=integer(get_path(pod, "spec", "activeDeadlineSeconds")),
-        memory_limit=_memory_limit(pod),
+        memory_limit=_memory_limit(limits),
+        gpus=gpu_count(limits),
         containers=tuple(
             _container(item)
             for field in ("initContainerStatuses", "containerStatuses")
@@ -85,9 +88,13 @@ def _condition(condition: Mapping[str, Any]) -> PodCondition:
     )
 
 
-def _memory_limit(pod: Mapping[str, Any]) -> str:
+def _limits(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     for container in items(get_path(pod, "spec", "containers")):
         if container.get("name") == MAIN_CONTAINER:
-            limit = get_path(container, "resources", "limits", "memory")
-            return str(limit) if isinstance(limit, str | int) else ""
-    return ""
+            return mapping(get_path(container, "resources", "limits"))
+    return {}
+
+
+def _memory_limit(limits: Mapping[str, Any]) -> str:
+    limit = limits.get("memory")
+    return str(limit) if isinstance(limit, str | int) else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kubealign.roles import Process, roles
 from kubealign.spec.base import MAX_PROCESSES_PER_POD
@@ -10,19 +9,10 @@ from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
+from kubealign_operator.kube_views.gpu_limits import gpu_count
 from kubealign_operator.kube_views.observed_job import PodView
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.manifests.pod_templates import container_limits, pod_templates
-
-#: Resources of device plugins that are GPUs, or, with the prefix, slices of GPUs.
-_GPU_RESOURCES = (
-    "nvidia.com/gpu",
-    "nvidia.com/gpu.shared",
-    "amd.com/gpu",
-    "gpu.intel.com/i915",
-    "gpu.intel.com/xe",
-)
-_GPU_SLICE_PREFIX = "nvidia.com/mig-"
 
 
 def arrange_pods(
@@ -82,15 +72,6 @@ def pod_layout_errors(platform: Platform, job: AlignmentJob) -> Iterator[SpecErr
                 f"{process.world_size} ranks: set it, or change the limits"
             )
             yield SpecError(remedy, f"{_section_path(job.spec, process)}.processesPerPod", format_value(None))
-
-
-def gpu_count(limits: Mapping[str, Any]) -> int:
-    """Return the number of GPUs, or of slices of GPUs, in resource limits; other devices do not count."""
-    return sum(
-        int(str(amount))
-        for name, amount in limits.items()
-        if (name in _GPU_RESOURCES or name.startswith(_GPU_SLICE_PREFIX)) and str(amount).isdecimal()
-    )
 
 
 def pod_size(pod: PodView) -> int:

@@ -16,6 +16,7 @@ from kubealign.kube.resources import resource_version
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.state.job_views import dependency_names, phase_of, strip_unused_metadata
 from kubealign_operator.kube_views.observed_job import PodView
+from kubealign_operator.kube_views.pod_state import has_terminated
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.names import JOB_LABEL
 
@@ -264,6 +265,13 @@ class PodStore(OwnedStore[PodView]):
 
     def __init__(self, on_change: OnChange) -> None:
         super().__init__(pod_view, on_change)
+
+    def gpus(self) -> Iterator[tuple[str, int]]:
+        """Yield the namespace and the GPUs of each pod that has a node and has not ended."""
+        for job, pods in self._objects.items():
+            for pod in pods.values():
+                if pod.view.gpus and pod.view.node and not has_terminated(pod.view):
+                    yield job.namespace, pod.view.gpus
 
 
 def _pack(value: object) -> bytes:

@@ -47,6 +47,16 @@ def test_phases_are_counted_by_namespace_and_absent_phases_are_zero(site: Site) 
     assert site.value("kubealign_jobs", namespace="other", phase="Unseen") == 0
 
 
+def test_gpus_are_counted_by_namespace(site: Site) -> None:
+    site.metrics.count_jobs([("team", "Running"), ("idle", "Succeeded")])
+    site.metrics.count_gpus([("team", 8), ("team", 1)])
+    assert site.value("kubealign_operator_gpus", namespace="team") == 9
+    assert site.value("kubealign_operator_gpus", namespace="idle") == 0
+    site.metrics.count_jobs([("idle", "Succeeded")])
+    site.metrics.count_gpus([])
+    assert site.value("kubealign_operator_gpus", namespace="team") is None
+
+
 def test_restarts_are_counted_by_cause(site: Site) -> None:
     restarting = {"phase": "Running", "conditions": [condition("Ready", "False", "OutOfMemory")]}
     site.record({"phase": "Running"}, restarting, RESTARTED, RESTARTED)

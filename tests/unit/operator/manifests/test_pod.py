@@ -310,6 +310,19 @@ def test_pods_without_a_model_have_templates_of_their_own() -> None:
     assert pods["trainer-0"]["spec"]["nodeSelector"] == {"pool": "any", "disk": "ssd"}
 
 
+def test_a_key_is_in_no_other_pod_than_the_one_that_names_it() -> None:
+    def key(secret: str) -> Json:
+        reference = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": secret, "key": "k"}}}
+        return {"spec": {"containers": [{"name": "main", "env": [reference]}]}}
+
+    pods = _pods(sft(controlPods={"driver": key("tracker"), "prepare": key("hub")}))
+    holders = {
+        secret: {name for name, pod in pods.items() if f'"name": "{secret}"' in json.dumps(pod)}
+        for secret in ("tracker", "hub")
+    }
+    assert holders == {"tracker": {"driver"}, "hub": {"prepare"}}
+
+
 def test_the_bus_runs_its_own_program() -> None:
     container = {"name": "main", "image": "other"}
     with pytest.raises(InvalidJob, match=r"spec\.controlPods\.bus\.spec\.containers\[0\]\.image"):

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from kubealign.roles import Process, pod_process_names, roles
 from kubealign.spec.job import AlignmentJob
+from kubealign_operator.kube_views.gpu_limits import gpu_count
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.manifests.pod_layout import (
     arrange_pods,
-    gpu_count,
     pod_layout_errors,
     processes_per_pod,
 )

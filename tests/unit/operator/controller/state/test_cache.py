@@ -236,3 +236,12 @@ def test_large_specs_and_annotations_take_little_memory() -> None:
     job = jobs.get(JobKey("team", "job-3"))
     assert job is not None
     assert job.document()["spec"] == documents[3]["spec"]
+
+
+def test_only_gpus_of_pods_on_a_node_that_have_not_ended_are_in_use() -> None:
+    pods = PodStore(Told())
+    main = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "4"}}}
+    for name, phase, node in (("a", "Running", "n"), ("b", "Pending", ""), ("c", "Failed", "n")):
+        pods.put({**_pod(name, 1, phase=phase), "spec": {"nodeName": node, "containers": [main]}})
+    pods.put({**_pod("d", 1, phase="Running"), "spec": {"nodeName": "n", "containers": [{"name": "main"}]}})
+    assert list(pods.gpus()) == [("team", 4)]
