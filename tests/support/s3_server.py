@@ -32,17 +32,21 @@ class S3Server:
     """A context manager that runs the server. Objects are plain files below `objects`.
 
     Raises ProgramMissing where the server has not been built on this machine.
+
+    Args:
+        host: Address of this machine on which the server listens.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         self.folder = folder
+        self._host = host
         self.objects = folder / "buckets" / BUCKET
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self._port
+        return self._host, self._port
 
     def environment(self, port: int | None = None, secret: str = _SECRET_KEY) -> dict[str, str]:
         """Return the variables with which clients reach the server.
@@ -51,7 +55,7 @@ class S3Server:
             port: Port of a proxy; None: that of the server.
         """
         return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port or self._port}",
+            "AWS_ENDPOINT_URL": f"http://{self._host}:{port or self._port}",
             "AWS_ACCESS_KEY_ID": _ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": secret,
             "AWS_REGION": "us-east-1",
@@ -62,7 +66,7 @@ class S3Server:
         self.objects.mkdir(parents=True)
         sidecar = self.folder / "sidecar"
         sidecar.mkdir()
-        command = [str(program("versitygw")), "--port", f"127.0.0.1:{self._port}", "--region", "us-east-1"]
+        command = [str(program("versitygw")), "--port", f"{self._host}:{self._port}", "--region", "us-east-1"]
         # Attributes of objects in files: not every temporary folder supports extended attributes.
         command += ["--quiet", "posix", "--sidecar", str(sidecar), str(self.folder / "buckets")]
         environment = {
@@ -98,14 +102,14 @@ class S3Server:
             if self._process.poll() is not None:
                 break
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self._port}/", timeout=5).close()
+                urllib.request.urlopen(f"http://{self._host}:{self._port}/", timeout=5).close()
                 return
             except urllib.error.HTTPError:
                 return  # an anonymous request is refused by a server that serves
             except OSError:
                 time.sleep(0.05)
         log = (self.folder / "versitygw.log").read_text()
-        raise RuntimeError(f"versitygw does not serve at 127.0.0.1:{self._port}: {log}")
+        raise RuntimeError(f"versitygw does not serve at {self._host}:{self._port}: {log}")
 
 
 class Fault(StrEnum):

@@ -1,4 +1,4 @@
-"""Jobs in real pods that Kueue admits, preempts and admits again."""
+"""A job in real pods that Kueue admits, preempts and admits again, and whose result is in object storage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +8,13 @@ import pytest
 from cluster.support.cluster import Cluster
 from cluster.support.helm import CHART, NAMESPACE, RELEASE, Helm
 from cluster.support.kueue import KueueManager, Queues
-from cluster.support.paced_jobs import assert_each_prompt_once, paced_job, prepare, set_pace
+from cluster.support.paced_jobs import assert_each_prompt_once, container, paced_job, prepare, set_pace
 from cluster.support.platform import platform_values
 from cluster.support.programs import find
 from cluster.support.tenant import Tenant
+from kubealign import AlignmentClient
 from kubealign.labels import QUEUE_LABEL, QUEUE_PRIORITY_LABEL
+from support.s3_server import BUCKET, S3Server
 
 # The life of a queued job without real pods is in tests/cluster/kueue.
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.full]
@@ -47,7 +49,18 @@ def queues(cluster: Cluster, platform: Helm, tenant: Tenant, tmp_path: Path) -> 
         kueue.uninstall()
 
 
-def test_a_preempted_job_saves_waits_and_goes_on(tenant: Tenant, queues: Queues) -> None:
+@pytest.fixture
+def store(cluster: Cluster, tmp_path: Path) -> Iterator[S3Server]:
+    """A real S3 server on an address of this machine that pods reach."""
+    if find("versitygw") is None:
+        pytest.skip("versitygw is not built: `make storage-tools`")
+    with S3Server(tmp_path / "s3", cluster.control_plane.host) as server:
+        yield server
+
+
+def test_a_preempted_job_saves_waits_and_goes_on(
+    tenant: Tenant, queues: Queues, store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flavor = queues.add_flavor()
     cluster_queue = queues.add_cluster_queue("main", {flavor: _QUOTA})
     queues.add_local_queue(_QUEUE, cluster_queue)
@@ -56,6 +69,10 @@ def test_a_preempted_job_saves_waits_and_goes_on(tenant: Tenant, queues: Queues)
 
     low = paced_job("low", _STEPS)
     low["metadata"]["labels"] = {QUEUE_LABEL: _QUEUE}
+    low["spec"]["checkpoint"]["uri"] = f"s3://{BUCKET}/low"
+    variables = [{"name": name, "value": value} for name, value in store.environment().items()]
+    with_keys = container(env=variables)
+    low["spec"]["controlPods"] = {"prepare": with_keys, "driver": with_keys}
     tenant.apply(low)
     tenant.until_beyond("low", 1, "at the start")
     high = paced_job("high", 2)
@@ -76,3 +93,14 @@ def test_a_preempted_job_saves_waits_and_goes_on(tenant: Tenant, queues: Queues)
     assert_each_prompt_once(tenant, "low", _STEPS)
     assert not tenant.status("low").get("restarts")
     queues.wait_for_no_usage(cluster_queue)
+
+    # The copy has all checkpoints of the job and its result, which needs no volume any more.
+    uploaded = [path.name for path in (store.objects / "low" / "checkpoints").iterdir()]
+    assert any(name.startswith(f"step-{_STEPS:08d}") for name in uploaded), uploaded
+    for name, value in store.environment().items():
+        monkeypatch.setenv(name, value)
+    expected = {path.name: path.read_bytes() for path in (tenant.run_folder("low") / "result").iterdir()}
+    with AlignmentClient.cluster(tenant.control_plane.kubeconfig, namespace=tenant.namespace) as client:
+        fetched = client.result("low", tmp_path / "result")
+    assert {path.name: path.read_bytes() for path in fetched.iterdir()} == expected
+    assert not [name for name in tenant.pods() if "-result-" in name], "it came from the store"
