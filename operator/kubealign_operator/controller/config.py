@@ -69,6 +69,14 @@ class PlatformConfig(_Section):
     redis_peers: list[NetworkPeer] = Field(
         [], description="Redis in the NetworkPolicies of jobs; empty: any address, at its port."
     )
+    otlp_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://[^\s/?#@]+/?)?$",
+        description="Endpoint of OTLP over HTTP for the traces of jobs; empty: none.",
+    )
+    otlp_peers: list[NetworkPeer] = Field(
+        [], description="The endpoint in the NetworkPolicies of jobs; empty: any address, at its port."
+    )
     egress_except: list[Cidr] = Field(
         [], description="Addresses to which no job may connect: those of the API server."
     )
@@ -120,6 +128,9 @@ class PlatformConfig(_Section):
             peer.model_dump(by_alias=True, exclude_none=True) for peer in self.redis_peers
         )
         settings["dns_ports"] = tuple(self.dns_ports)
+        settings["otlp_peers"] = tuple(
+            peer.model_dump(by_alias=True, exclude_none=True) for peer in self.otlp_peers
+        )
         settings["egress_except"] = tuple(dict.fromkeys([*self.egress_except, *_address_block(api_server)]))
         return Platform(**settings)
 

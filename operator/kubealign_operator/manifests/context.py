@@ -25,6 +25,10 @@ class Platform:
     cluster_id: str = ""
     #: NetworkPolicyPeers of Redis; empty: any address, at its port. None: jobs use no Redis.
     redis_peers: Sequence[Mapping[str, Any]] | None = ()
+    #: Endpoint of OTLP over HTTP to which processes send traces; empty: they send none.
+    otlp_endpoint: str = ""
+    #: NetworkPolicyPeers of the endpoint; empty: any address, at its port.
+    otlp_peers: Sequence[Mapping[str, Any]] = ()
     #: Blocks of addresses to which no job may connect, such as those of the API server.
     egress_except: Sequence[str] = ()
     #: Ports of DNS, as seen behind its Service.

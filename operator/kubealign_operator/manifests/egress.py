@@ -6,6 +6,7 @@ NetworkPolicies add up: a pod may connect to what any policy that selects it all
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
 from typing import Any
+from urllib.parse import urlsplit
 
 from kubealign.process_settings import Role
 from kubealign.role_specs import PREPARE
@@ -22,6 +23,7 @@ Peer = dict[str, Any]
 
 #: Label of every namespace with its name, set by the API server.
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _ALL_ADDRESSES = ("0.0.0.0/0", "::/0")
 _OFFLINE = {"name": "HF_HUB_OFFLINE", "value": "1"}
 
@@ -41,7 +43,17 @@ def common_egress(context: RenderContext, own_pods: Peer) -> list[Rule]:
     if peers is not None:
         redis: Rule = {"ports": [{"protocol": "TCP", "port": context.platform.redis_port}]}
         rules.append({"to": [dict(peer) for peer in peers], **redis} if peers else redis)
+    if context.platform.otlp_endpoint:
+        rules.append(_otlp_rule(context.platform))
     return rules
+
+
+def _otlp_rule(platform: Platform) -> Rule:
+    """Return the rule for the collector of traces."""
+    url = urlsplit(platform.otlp_endpoint)
+    port = url.port or _DEFAULT_PORTS[url.scheme]
+    rule: Rule = {"ports": [{"protocol": "TCP", "port": port}]}
+    return {"to": [dict(peer) for peer in platform.otlp_peers], **rule} if platform.otlp_peers else rule
 
 
 def group_egress(context: RenderContext) -> dict[str, list[Rule]]:

@@ -169,8 +169,19 @@ def _environment(context: RenderContext, process: Process) -> list[dict[str, Any
     return [
         *variables,
         *offline_environment(context.job, process),
+        *_tracing_environment(context.platform),
         {"name": container.ENV_SETTINGS, "value": settings},
         {"name": container.ENV_CPUS, "valueFrom": {"resourceFieldRef": cpus}},
+    ]
+
+
+def _tracing_environment(platform: Platform) -> list[dict[str, Any]]:
+    """Return the variables with which the processes send traces; none without an endpoint."""
+    if not platform.otlp_endpoint:
+        return []
+    return [
+        {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": platform.otlp_endpoint},
+        {"name": "OTEL_EXPORTER_OTLP_PROTOCOL", "value": "http/protobuf"},
     ]
 
 

@@ -19,6 +19,9 @@ platform:
   clusterId: {{ .Values.clusterId | quote }}
   redisPeers:
     {{- include "kubealign.redis.peers" . | nindent 4 }}
+  otlpEndpoint: {{ .Values.tracing.endpoint | quote }}
+  otlpPeers:
+    {{- toYaml .Values.tracing.peers | nindent 4 }}
   egressExcept:
     {{- toYaml .Values.jobs.egressExcept | nindent 4 }}
   dnsPorts:

@@ -37,6 +37,7 @@ from kubealign_services.telemetry.logs import LastError, set_up_logs
 from kubealign_services.telemetry.metrics import MetricsServer, ProcessMetrics
 from kubealign_services.telemetry.rates import BusyShare
 from kubealign_services.telemetry.read_model_writer import ReadModelWriter
+from kubealign_services.telemetry.tracing import send_traces
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,9 @@ async def _run_main(main: RoleMain, context: ProcessContext) -> int:
     try:
         async with AsyncExitStack() as stack:
             stack.callback(context.close)
+            job = context.job
+            tracing = send_traces(job.name, job.metadata.namespace, settings.role, settings.name)
+            await stack.enter_async_context(tracing)
             await stack.enter_async_context(touch_while_alive(settings.liveness, lambda: context.is_live))
             if settings.health is not None:
                 await stack.enter_async_context(

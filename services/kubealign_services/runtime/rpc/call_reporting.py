@@ -11,6 +11,7 @@ import grpc.aio
 
 from kubealign_services.runtime.rpc.errors import to_status
 from kubealign_services.runtime.rpc.handlers import wrap_handler
+from kubealign_services.telemetry.tracing import server_span
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ class CallReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             begin = time.monotonic()
             code = grpc.StatusCode.OK
             try:
-                yield
+                with server_span(method, handler_call_details.invocation_metadata):
+                    yield
             except grpc.aio.AbortError:
                 code = _status_code(context)
                 raise

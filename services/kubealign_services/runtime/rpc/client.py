@@ -16,6 +16,7 @@ from kubealign.process_settings import Role, TlsFiles
 from kubealign_services.runtime.rpc.call_reporting import ERROR_KIND_KEY
 from kubealign_services.runtime.rpc.errors import RpcStatus, Unreachable, to_exception
 from kubealign_services.runtime.rpc.server import GRPC_OPTIONS
+from kubealign_services.telemetry.tracing import trace_metadata
 
 _CHANNEL_OPTIONS = (
     *GRPC_OPTIONS,
@@ -133,7 +134,7 @@ class Peer:
         Raises Unreachable, and the exception raised by the peer (see rpc.errors).
         """
         try:
-            return await getattr(self._stub, method)(request, timeout=timeout)
+            return await getattr(self._stub, method)(request, timeout=timeout, metadata=trace_metadata())
         except grpc.aio.AioRpcError as error:
             raise self._to_exception(error, method, timeout) from error
 
@@ -142,7 +143,7 @@ class Peer:
 
         Raises the exceptions of `call`.
         """
-        call = getattr(self._stub, method)(request, timeout=timeout)
+        call = getattr(self._stub, method)(request, timeout=timeout, metadata=trace_metadata())
         try:
             async for reply in call:
                 yield reply

@@ -38,6 +38,9 @@ platform:
   - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kubealign}}
     podSelector: {matchLabels: {app: redis}}
   - ipBlock: {cidr: 10.2.0.0/16}
+  otlpEndpoint: http://collector.observability.svc:4318
+  otlpPeers:
+  - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: observability}}
   egressExcept: [10.0.0.0/28]
   dnsPorts: [53, 5353]
   podTemplate: {spec: {runtimeClassName: nvidia}}
@@ -62,6 +65,10 @@ platform:
                 "podSelector": {"matchLabels": {"app": "redis"}},
             },
             {"ipBlock": {"cidr": "10.2.0.0/16"}},
+        ),
+        otlp_endpoint="http://collector.observability.svc:4318",
+        otlp_peers=(
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}},
         ),
         egress_except=("10.0.0.0/28",),
         dns_ports=(53, 5353),
@@ -113,6 +120,10 @@ def test_the_address_of_the_api_server_is_excluded(
         (
             "platform: {image: i, redisHost: r, podTemplate: {spec: {hostNetwork: true}}}",
             "must not set hostNetwork",
+        ),
+        (
+            "platform: {image: i, redisHost: r, otlpEndpoint: 'collector:4318'}",
+            "platform.otlpEndpoint held 'collector:4318'",
         ),
         (
             "platform: {image: i, redisHost: r, egressExcept: [0.0.0.0/0]}",

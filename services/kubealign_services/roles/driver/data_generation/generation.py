@@ -93,7 +93,7 @@ class RowGenerator:
             self.sources,
         )
         generated = max([requested_at, *(group.generated_at or requested_at for group in groups.values())])
-        step.add({"seconds/generate": generated - requested_at})
+        step.add_phase("generate", requested_at, generated)
         samples = [
             sample
             for name, group in groups.items()
@@ -101,7 +101,7 @@ class RowGenerator:
         ]
         if not self.sources:
             return samples
-        step.add({"seconds/score": time.monotonic() - generated})
+        step.add_phase("score", generated, time.monotonic())
         return add_rewards(samples, self.rewards, state, step)
 
 

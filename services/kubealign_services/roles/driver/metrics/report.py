@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from kubealign_services.telemetry.tracing import record_span, span
+
 log = logging.getLogger(__name__)
 
 
@@ -55,10 +57,16 @@ class StepRecord:
         """Add the seconds spent inside to seconds/NAME."""
         started_at = time.perf_counter()
         try:
-            yield
+            with span(name):
+                yield
         finally:
             key = f"seconds/{name}"
             self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - started_at
+
+    def add_phase(self, name: str, started: float, ended: float) -> None:
+        """Set seconds/NAME to the time between two points of time.monotonic()."""
+        self.metrics[f"seconds/{name}"] = ended - started
+        record_span(name, started, ended)
 
     def elapsed_seconds(self) -> float:
         """Return the seconds since the step began."""
@@ -94,7 +102,8 @@ class MetricsReport:
     def measure_step(self, step: int) -> Iterator[StepRecord]:
         """Measure a step. Its metrics are written if the step ends without an error and has any."""
         record = StepRecord(step)
-        yield record
+        with span("step", {"kubealign.step": step, "kubealign.fence": self._fence}):
+            yield record
         if not record.metrics:
             return
         seconds = record.elapsed_seconds()

@@ -185,12 +185,8 @@ class GroupSource:
         self._batch_prompts = [group.group_id for group in groups]
         taken_at = time.monotonic()
         last_generated_at = max(requested_at, *(group.generated_at or requested_at for group in groups))
-        step.add(
-            {
-                "seconds/generate": last_generated_at - requested_at,
-                "seconds/score": taken_at - last_generated_at,
-            }
-        )
+        step.add_phase("generate", requested_at, last_generated_at)
+        step.add_phase("score", last_generated_at, taken_at)
         step.add(wait_metrics(groups, requested_at, taken_at))
         scorers = self._scorers
         batch = assemble_batch(

@@ -161,9 +161,8 @@ class RoundMaker:
         finally:
             buffer.close()
         generated = max(requested_at, *(group.generated_at or requested_at for group in groups))
-        step.add(
-            {"seconds/generate": generated - requested_at, "seconds/score": time.monotonic() - generated}
-        )
+        step.add_phase("generate", requested_at, generated)
+        step.add_phase("score", generated, time.monotonic())
         sampling = plan.groups.sampling
         batch = assemble_batch(
             groups,
