@@ -11,6 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 #: or whose function fails, streamed rows, a curriculum, reward models
 #: beside the critic, or a teacher of samples.
 ASKED_FOR = (
+    "checkpoint/",
     "seconds/record",
     "seconds/score/critic",
     "seconds/score/teacher",
