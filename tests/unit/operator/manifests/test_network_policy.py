@@ -216,6 +216,20 @@ def test_pods_reach_their_own_job_and_no_other() -> None:
         assert not may_connect(policies, pod, other)
 
 
+def test_only_the_collector_is_reached_for_traces() -> None:
+    collector = Destination("10.1.0.9", 4318, namespace="observability", labels={"app": "collector"})
+    peers = ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}},)
+    traced = replace(IN_CLUSTER, otlp_endpoint="http://collector.observability.svc:4318", otlp_peers=peers)
+    assert reachable(sft(), collector) == set()
+    assert reachable(sft(), collector, traced) == ALL
+    assert reachable(sft(), replace(collector, port=80), traced) == set()
+    assert reachable(sft(), replace(collector, namespace="judges"), traced) == set()
+    # Without peers the endpoint may be anywhere; without a port it has that of the scheme.
+    anywhere = replace(IN_CLUSTER, otlp_endpoint="https://otlp.example")
+    assert reachable(sft(), HOST, anywhere) == ALL
+    assert reachable(sft(), replace(HOST, port=80), anywhere) == set()
+
+
 def test_redis_outside_the_cluster() -> None:
     elsewhere = replace(IN_CLUSTER, redis_peers=())
     assert reachable(sft(), HOST_AT_REDIS_PORT, elsewhere) == ALL

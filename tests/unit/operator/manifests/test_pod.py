@@ -323,6 +323,21 @@ def test_a_key_is_in_no_other_pod_than_the_one_that_names_it() -> None:
     assert holders == {"tracker": {"driver"}, "hub": {"prepare"}}
 
 
+def test_processes_send_traces_where_the_platform_has_a_collector() -> None:
+    def endpoints(pod: Json) -> list[str]:
+        return [each["value"] for each in _main(pod)["env"] if each["name"] == "OTEL_EXPORTER_OTLP_ENDPOINT"]
+
+    endpoint = "http://collector.observability.svc:4318"
+    traced = _pods(sft(), platform=replace(PLATFORM, otlp_endpoint=endpoint))
+    assert {name: endpoints(pod) for name, pod in traced.items()} == {
+        "prepare": [endpoint],
+        "trainer-0": [endpoint],
+        "driver": [endpoint],
+        "nats": [],
+    }
+    assert not any(endpoints(pod) for pod in _pods(sft()).values())
+
+
 def test_the_bus_runs_its_own_program() -> None:
     container = {"name": "main", "image": "other"}
     with pytest.raises(InvalidJob, match=r"spec\.controlPods\.bus\.spec\.containers\[0\]\.image"):
