@@ -56,6 +56,17 @@ def test_the_operator_reads_its_file(helm: Helm, tmp_path: Path, name: str) -> N
         assert config.redis.tls == (name not in ("plain-redis", "shared-redis"))
 
 
+def test_profiles_and_the_collector_reach_the_operator(helm: Helm, tmp_path: Path) -> None:
+    platform = configuration(helm.render(VALUES["everything"]), tmp_path).platform
+    assert platform.profiles == {"rdma": {"spec": {"hostNetwork": True}}}
+    assert platform.otlp_endpoint == "http://collector.observability.svc:4318"
+    assert [peer.model_dump(by_alias=True, exclude_none=True) for peer in platform.otlp_peers] == [
+        {"podSelector": {"matchLabels": {}}}
+    ]
+    without = configuration(helm.render({}), tmp_path).platform
+    assert (without.profiles, without.otlp_endpoint) == ({}, "")
+
+
 def test_manifests_without_generated_secrets_are_the_same_each_time(helm: Helm) -> None:
     """Argo CD renders without a cluster, and would replace generated secrets at each synchronisation."""
 
