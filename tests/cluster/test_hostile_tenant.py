@@ -130,7 +130,8 @@ def _check(examples: int, team: Team, other: Team, operator: OperatorProcess, re
         assert (operator.daemon.alive, operator.daemon.pid) == (True, pid)
         measured = operator.metric(f"{_LAG}_count")
         assert measured > 0
-        assert operator.metric(f"{_LAG}_bucket", le=_MAX_LAG) == measured, "the event loop was late"
+        # Another measurement may follow the count.
+        assert operator.metric(f"{_LAG}_bucket", le=_MAX_LAG) >= measured, "the event loop was late"
         assert operator.metric("kubealign_operator_reconcile_errors_total", reason="Fault") == 0
 
     holds()

@@ -40,7 +40,7 @@ from kubealign.spec.cross_field_validation import (
     VALIDATES_ALL_ROWS,
 )
 from kubealign.spec.field_lookup import item_type, nested_model
-from kubealign.spec.job import Critic, Reference, Teacher
+from kubealign.spec.job import Critic, NamedTeacher, Reference, Teacher
 from kubealign.spec.pods.egress import (
     EGRESS_DESTINATIONS,
     ENDS_BEFORE_START,
@@ -467,6 +467,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     CosineSchedule: [_ONE_WARMUP_RULE],
     Trainer: [*_parallelism_rules(), _divisor_rule("self.ranks", "ranks")],
     Teacher: [_divisor_rule("self.ranks", "ranks")],
+    NamedTeacher: [_divisor_rule("self.ranks", "ranks")],
     MegatronBackendSpec: [
         CelRule("self.precision != 'Float16'", FLOAT16_MESSAGE, field_path=".precision"),
     ],
@@ -475,7 +476,8 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "self.headInit != 'RewardModel' || !has(self.model) || !has(self.model.config)",
             "a model with random weights has no reward head: set Zero",
             field_path=".headInit",
-        )
+        ),
+        _divisor_rule("self.ranks", "ranks"),
     ],
     Reference: [
         CelRule(
