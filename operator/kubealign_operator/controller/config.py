@@ -124,13 +124,10 @@ class PlatformConfig(_Section):
                 name, exclude nothing.
         """
         settings = self.model_dump()
-        settings["redis_peers"] = tuple(
-            peer.model_dump(by_alias=True, exclude_none=True) for peer in self.redis_peers
-        )
+        for name in ("redis_peers", "otlp_peers"):
+            peers: list[NetworkPeer] = getattr(self, name)
+            settings[name] = tuple(peer.model_dump(by_alias=True, exclude_none=True) for peer in peers)
         settings["dns_ports"] = tuple(self.dns_ports)
-        settings["otlp_peers"] = tuple(
-            peer.model_dump(by_alias=True, exclude_none=True) for peer in self.otlp_peers
-        )
         settings["egress_except"] = tuple(dict.fromkeys([*self.egress_except, *_address_block(api_server)]))
         return Platform(**settings)
 

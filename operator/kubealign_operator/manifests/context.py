@@ -39,7 +39,7 @@ class Platform:
     #: Image of the bus, whose `python` is on the PATH; empty: as of all other pods.
     bus_image: str = ""
     #: A pod template that is merged into every pod of every job, before the templates of the job itself.
-    #: Every field of a pod may be set.
+    #: Every field of a pod but hostNetwork may be set.
     pod_template: Mapping[str, Any] = field(default_factory=dict)
     #: Name -> pod template that jobs choose with `podTemplate.profile`, merged after `pod_template`. Every
     #: field of a pod may be set.

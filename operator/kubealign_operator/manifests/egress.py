@@ -3,7 +3,7 @@
 NetworkPolicies add up: a pod may connect to what any policy that selects it allows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,21 +39,19 @@ def common_egress(context: RenderContext, own_pods: Peer) -> list[Rule]:
     ports = context.platform.dns_ports
     dns: Rule = {"ports": [{"protocol": name, "port": port} for port in ports for name in protocols]}
     rules: list[Rule] = [{"to": [own_pods]}, dns]
-    peers = context.platform.redis_peers
-    if peers is not None:
-        redis: Rule = {"ports": [{"protocol": "TCP", "port": context.platform.redis_port}]}
-        rules.append({"to": [dict(peer) for peer in peers], **redis} if peers else redis)
-    if context.platform.otlp_endpoint:
-        rules.append(_otlp_rule(context.platform))
+    platform = context.platform
+    if platform.redis_peers is not None:
+        rules.append(_server_rule(platform.redis_peers, platform.redis_port))
+    if platform.otlp_endpoint:
+        url = urlsplit(platform.otlp_endpoint)
+        rules.append(_server_rule(platform.otlp_peers, url.port or _DEFAULT_PORTS[url.scheme]))
     return rules
 
 
-def _otlp_rule(platform: Platform) -> Rule:
-    """Return the rule for the collector of traces."""
-    url = urlsplit(platform.otlp_endpoint)
-    port = url.port or _DEFAULT_PORTS[url.scheme]
+def _server_rule(peers: Sequence[Mapping[str, Any]], port: int) -> Rule:
+    """Return the rule to a server of the platform; without peers, to its port at any address."""
     rule: Rule = {"ports": [{"protocol": "TCP", "port": port}]}
-    return {"to": [dict(peer) for peer in platform.otlp_peers], **rule} if platform.otlp_peers else rule
+    return {"to": [dict(peer) for peer in peers], **rule} if peers else rule
 
 
 def group_egress(context: RenderContext) -> dict[str, list[Rule]]:

@@ -1,18 +1,18 @@
 """Division of the ranks of a job into pods, by default as many in each as its container has GPUs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from kubealign.roles import Process, roles
+from kubealign.roles import Process
 from kubealign.spec.base import MAX_PROCESSES_PER_POD
 from kubealign.spec.errors import SpecError, format_value
-from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
+from kubealign.spec.job import AlignmentJobSpec
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.gpu_limits import gpu_count
 from kubealign_operator.kube_views.observed_job import PodView
 from kubealign_operator.manifests.context import Platform
-from kubealign_operator.manifests.pod_templates import container_limits, pod_templates
+from kubealign_operator.manifests.pod_templates import container_limits, pod_templates, role_section
 
 
 def arrange_pods(
@@ -35,7 +35,9 @@ def arrange_pods(
         if len(unit) > 1:
             size = max((sizes[process.name] for process in unit if process.name in sizes), default=0)
             if not size:
-                size = computed.setdefault(first.group, size_of(first))
+                if first.group not in computed:
+                    computed[first.group] = size_of(first)
+                size = computed[first.group]
         for start in range(0, len(unit), size):
             leader, *companions = unit[start : start + size]
             arranged.append(replace(leader, companions=tuple(companions)))
@@ -48,30 +50,36 @@ def processes_per_pod(platform: Platform, spec: AlignmentJobSpec, process: Proce
     """
     if process.world_size == 1:
         return 1
-    configured = _configured(spec, process)
+    _, section = role_section(spec, process)
+    configured: int | None = getattr(section, "processes_per_pod", None)
     if configured is not None:
         return min(configured, process.world_size)
-    gpus = gpu_count(container_limits(pod_templates(platform, spec, process)))
-    gpus = min(gpus, process.world_size, MAX_PROCESSES_PER_POD)
-    return gpus if gpus and process.world_size % gpus == 0 else 1
+    ranks = _ranks_by_gpus(platform, spec, process)
+    return ranks if ranks and process.world_size % ranks == 0 else 1
 
 
-def pod_layout_errors(platform: Platform, job: AlignmentJob) -> Iterator[SpecError]:
+def pod_layout_errors(
+    platform: Platform, spec: AlignmentJobSpec, processes: Iterable[Process]
+) -> Iterator[SpecError]:
     """Yield an error for each group whose ranks cannot be divided by the GPUs of their pods."""
-    seen: set[str] = set()
-    for process in roles(job):
-        if process.world_size == 1 or process.group in seen:
+    groups = {process.group: process for process in processes if process.world_size > 1}
+    for process in groups.values():
+        path, section = role_section(spec, process)
+        if getattr(section, "processes_per_pod", None) is not None:
             continue
-        seen.add(process.group)
-        gpus = gpu_count(container_limits(pod_templates(platform, job.spec, process)))
-        if _configured(job.spec, process) is not None or not gpus or gpus >= process.world_size:
-            continue
-        if process.world_size % gpus:
+        ranks = _ranks_by_gpus(platform, spec, process)
+        if ranks and process.world_size % ranks:
             remedy = (
-                f"is not set, and the {gpus} GPUs in the limits of a pod do not divide the "
+                f"is not set, and the {ranks} GPUs in the limits of a pod do not divide the "
                 f"{process.world_size} ranks: set it, or change the limits"
             )
-            yield SpecError(remedy, f"{_section_path(job.spec, process)}.processesPerPod", format_value(None))
+            yield SpecError(remedy, f"{path}.processesPerPod", format_value(None))
+
+
+def _ranks_by_gpus(platform: Platform, spec: AlignmentJobSpec, process: Process) -> int:
+    """Return the number of ranks for which a pod has GPUs, at most all of a unit; 0: it has none."""
+    gpus = gpu_count(container_limits(pod_templates(platform, spec, process)))
+    return min(gpus, process.world_size, MAX_PROCESSES_PER_POD)
 
 
 def pod_size(pod: PodView) -> int:
@@ -99,28 +107,3 @@ def _sizes_of_pods(pods: Sequence[PodView]) -> Mapping[str, int]:
         if not pod_state.is_leftover(pod):
             sizes[pod.labels.get(names.PROCESS_LABEL, "")] = pod_size(pod)
     return sizes
-
-
-def _configured(spec: AlignmentJobSpec, process: Process) -> int | None:
-    """Return `processesPerPod` of the section that describes the process; None: it is not set."""
-    if process.reward is not None:
-        rewards = (reward.processes_per_pod for reward in spec.rewards if reward.name == process.reward)
-        return next(rewards, None)
-    if process.teacher is not None:
-        return next(each.processes_per_pod for each in spec.teachers if each.name == process.teacher)
-    section = process.role_spec.section
-    value: int | None = (
-        None if section is None else getattr(getattr(spec, section), "processes_per_pod", None)
-    )
-    return value
-
-
-def _section_path(spec: AlignmentJobSpec, process: Process) -> str:
-    """Return the path of the section that describes the process."""
-    if process.reward is not None:
-        position = next(i for i, reward in enumerate(spec.rewards) if reward.name == process.reward)
-        return f"spec.rewards[{position}]"
-    if process.teacher is not None:
-        position = next(i for i, each in enumerate(spec.teachers) if each.name == process.teacher)
-        return f"spec.teachers[{position}]"
-    return f"spec.{process.role_spec.section}"

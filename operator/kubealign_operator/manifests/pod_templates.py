@@ -41,9 +41,7 @@ def pod_templates(
     """
     yield mapping(platform.pod_template)
     template = _role_template(spec, process)
-    profile = _profile_name(spec, process, template)
-    if profile is not None:
-        yield mapping(platform.profiles.get(profile))
+    yield _profile(platform, spec, process, template)
     if spec.pod_template is not None:
         document = _document(spec.pod_template)
         if process.role is Role.NATS:
@@ -65,13 +63,9 @@ def profile_errors(platform: Platform, spec: AlignmentJobSpec) -> Iterator[SpecE
 
 
 def uses_host_network(platform: Platform, spec: AlignmentJobSpec, process: Process) -> bool:
-    """Return True if the pods of the process use the network of their node."""
-    used = False
-    for template in pod_templates(platform, spec, process):
-        used = get_path(template, "spec", "hostNetwork") is True or (
-            used and get_path(template, "spec", "hostNetwork") is not False
-        )
-    return used
+    """Return True if the pods of the process use the network of their node, which only a profile can say."""
+    profile = _profile(platform, spec, process, _role_template(spec, process))
+    return get_path(profile, "spec", "hostNetwork") is True
 
 
 def container_limits(templates: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -84,26 +78,38 @@ def container_limits(templates: Iterable[Mapping[str, Any]]) -> Mapping[str, Any
     return limits
 
 
+def role_section(spec: AlignmentJobSpec, process: Process) -> tuple[str, Any]:
+    """Return the path in the document, and the section, of the spec that describes a worker's process; the
+    section is None where the spec has none.
+    """
+    for name, entry in (("rewards", process.reward), ("teachers", process.teacher)):
+        if entry is not None:
+            sections = enumerate(getattr(spec, name))
+            matching = ((f"spec.{name}[{i}]", section) for i, section in sections if section.name == entry)
+            return next(matching, (f"spec.{name}", None))
+    section_name = process.role_spec.section
+    return f"spec.{section_name}", None if section_name is None else getattr(spec, section_name)
+
+
 def _role_template(spec: AlignmentJobSpec, process: Process) -> BaseModel | None:
     if not process.role_spec.is_worker:
         control = spec.control_pods or ControlPods()
         return {PREPARE: control.prepare, names.DRIVER: control.driver, names.NATS: control.bus}[process.name]
-    if process.reward is not None:
-        return next((reward.pod_template for reward in spec.rewards if reward.name == process.reward), None)
-    if process.teacher is not None:
-        return next(each.pod_template for each in spec.teachers if each.name == process.teacher)
-    name = process.role_spec.section
-    section = None if name is None else getattr(spec, name)
+    _, section = role_section(spec, process)
     template: PodTemplate | None = None if section is None else section.pod_template
     return template
 
 
-def _profile_name(spec: AlignmentJobSpec, process: Process, template: BaseModel | None) -> str | None:
-    """Return the profile of a process: the role's, else, of a process with a model, the job's."""
-    own: str | None = getattr(template, "profile", None)
-    if own is not None or spec.pod_template is None or not process.role_spec.is_worker:
-        return own
-    return spec.pod_template.profile
+def _profile(
+    platform: Platform, spec: AlignmentJobSpec, process: Process, template: BaseModel | None
+) -> Mapping[str, Any]:
+    """Return the profile of a process: that of its role's template, else, of a process with a model, that of
+    the job's. Empty: it has none.
+    """
+    name: str | None = getattr(template, "profile", None)
+    if name is None and spec.pod_template is not None and process.role_spec.is_worker:
+        name = spec.pod_template.profile
+    return {} if name is None else mapping(platform.profiles.get(name))
 
 
 def _document(template: BaseModel) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The reason why a pod is not ready, in one sentence for the job's status."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from kubealign.labels import QUEUE_LABEL
@@ -21,6 +21,7 @@ from kubealign_operator.kube_views.observed_job import PodView
 SLOW_START_AFTER = timedelta(seconds=60)
 _MAX_FINALIZER_CHARS = 100
 
+_DISRUPTED = "Disrupted"
 _DISRUPTIONS = {
     "PreemptionByScheduler": "was preempted by a pod of higher priority",
     "DeletionByTaintManager": "was evicted from its node because of a taint",
@@ -78,7 +79,9 @@ def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) 
         is_done = one_shot and pod_state.exit_code(pod) == ExitCode.DONE
         return None if is_done else _terminated(process, pod)
     if pod_state.is_terminating(pod):
-        return deletion_reason(process, pod)
+        reason = deletion_reason(process, pod)
+        is_disrupted = reason.reason == _DISRUPTED
+        return replace(reason, message=f"{reason.message}; it will be restarted") if is_disrupted else reason
     return _waiting(process, pod) or _unscheduled(process, pod) or _slow_start(process, pod, now)
 
 
@@ -132,7 +135,7 @@ def deletion_reason(process: str, pod: PodView) -> FailureReason:
     disruption = pod_state.condition_of(pod, "DisruptionTarget")
     if disruption is not None and disruption.status == "True":
         why = _DISRUPTIONS.get(disruption.reason, "is being disrupted")
-        return FailureReason("Disrupted", f"{process} {why}; it will be restarted")
+        return FailureReason(_DISRUPTED, f"{process} {why}")
     return FailureReason("Ending", f"{process} is terminating")
 
 

@@ -120,7 +120,7 @@ def _validation_errors(snapshot: JobSnapshot, job: AlignmentJob) -> list[str]:
     errors = (
         *cluster_errors(job),
         *queue_errors(job, uses_kueue=snapshot.platform.uses_kueue),
-        *pod_layout_errors(snapshot.platform, job),
+        *pod_layout_errors(snapshot.platform, job.spec, snapshot.processes),
         *dependency_errors(snapshot, job),
     )
     return [str(error) for error in errors]

@@ -57,7 +57,7 @@ def plan_draining(
     driver = live_pods(snapshot.pods_in_group(names.DRIVER))
     process, pod = draining[0]
     reason = deletion_reason(process.name, pod)
-    message = f"{reason.message.removesuffix('; it will be restarted')}: the driver saves a checkpoint"
+    message = f"{reason.message}: the driver saves a checkpoint"
     return Decision(
         JobPhase.RUNNING,
         message,

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.roles import Process, pod_process_names, roles
+from kubealign.spec.errors import SpecError
 from kubealign.spec.job import AlignmentJob
 from kubealign_operator.kube_views.gpu_limits import gpu_count
 from kubealign_operator.kube_views.pod_view import pod_view
@@ -43,6 +44,10 @@ def layout(job: AlignmentJob, *pods: dict[str, Any]) -> list[list[str]]:
         roles(job), [pod_view(pod) for pod in pods], lambda one: processes_per_pod(PLATFORM, job.spec, one)
     )
     return [[process.name for process in pod.pod_processes] for pod in arranged]
+
+
+def layout_errors(job: AlignmentJob) -> list[SpecError]:
+    return list(pod_layout_errors(PLATFORM, job.spec, roles(job)))
 
 
 def pods_of(job: AlignmentJob, group: str) -> list[list[str]]:
@@ -109,14 +114,14 @@ def test_devices_that_count_as_gpus(limits: dict[str, Any], count: int) -> None:
 
 def test_gpus_that_do_not_divide_the_ranks_are_an_error() -> None:
     job = make_job(trainer={"ranks": 12, "podTemplate": gpus(8)})
-    (error,) = pod_layout_errors(PLATFORM, job)
+    (error,) = layout_errors(job)
     assert str(error).startswith("spec.trainer.processesPerPod")
     assert "the 8 GPUs in the limits of a pod do not divide the 12 ranks" in str(error)
     assert len(pods_of(job, "trainer")) == 12
     settled = make_job(trainer={"ranks": 12, "processesPerPod": 6, "podTemplate": gpus(8)})
-    assert not list(pod_layout_errors(PLATFORM, settled))
+    assert not layout_errors(settled)
     # A pod may have more GPUs than there are ranks.
-    assert not list(pod_layout_errors(PLATFORM, make_job(trainer={"ranks": 2, "podTemplate": gpus(8)})))
+    assert not layout_errors(make_job(trainer={"ranks": 2, "podTemplate": gpus(8)}))
 
 
 @pytest.mark.parametrize(
