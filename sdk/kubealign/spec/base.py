@@ -275,12 +275,26 @@ SCORER_RANKS = (
 )
 
 
-def divisor_problem(processes_per_pod: int | None, ranks: int, field: str) -> str:
-    """Return why these processes cannot be divided into pods; empty: they can.
+def require_pods_of_its_own(section: SpecModel, reason: str, owner: str) -> None:
+    """Raise if a section without pods of its own describes pods.
 
     Args:
+        reason: Reason why it has none, such as "a reward WithCritic has no pod of its own".
+        owner: Section in whose pods it runs.
+    """
+    for field, name in (("podTemplate", "pod_template"), ("processesPerPod", "processes_per_pod")):
+        value = getattr(section, name)
+        if value is not None:
+            raise field_errors(type(section).__name__, ((field,), value, f"{reason}: set {owner}.{field}"))
+
+
+def require_equal_pods(section: SpecModel, size: int | None, ranks: int, field: str = "ranks") -> None:
+    """Raise if the section's processesPerPod does not divide its ranks.
+
+    Args:
+        size: Value of processesPerPod.
         field: Name of the field with the number of ranks.
     """
-    if processes_per_pod is None or ranks % processes_per_pod == 0:
-        return ""
-    return f"must divide {field} ({ranks})"
+    if size is not None and ranks % size:
+        text = f"must divide {field} ({ranks})"
+        raise field_errors(type(section).__name__, (("processesPerPod",), size, text))

@@ -16,10 +16,11 @@ from kubealign.spec.base import (
     Replicas,
     SpecModel,
     TeacherName,
-    divisor_problem,
     field_alias,
     field_errors,
     list_map_schema,
+    require_equal_pods,
+    require_pods_of_its_own,
     unique_by,
 )
 from kubealign.spec.cross_field_validation import cross_field_problems
@@ -85,12 +86,8 @@ class Reference(SpecModel):
                 )
                 raise field_errors("Reference", ((name,), getattr(self, name), remedy))
         if self.placement is not ReferencePlacement.OWN:
-            for field, name in (("podTemplate", "pod_template"), ("processesPerPod", "processes_per_pod")):
-                if (value := getattr(self, name)) is not None:
-                    remedy = f"a reference {self.placement} has no pod of its own: set trainer.{field}"
-                    raise field_errors("Reference", ((field,), value, remedy))
-        if problem := divisor_problem(self.processes_per_pod, self.ranks, "ranks"):
-            raise field_errors("Reference", (("processesPerPod",), self.processes_per_pod, problem))
+            require_pods_of_its_own(self, f"a reference {self.placement} has no pod of its own", "trainer")
+        require_equal_pods(self, self.processes_per_pod, self.ranks)
         if self.model is not None and self.placement is ReferencePlacement.ADAPTER_OFF:
             remedy = "a reference AdapterOff uses the policy's own first weights: remove it"
             raise field_errors("Reference", (("model",), self.model, remedy))
@@ -112,8 +109,7 @@ class Teacher(SpecModel):
     @model_validator(mode="after")
     def _pods(self) -> "Teacher":
         """Check that the ranks can be divided into pods."""
-        if problem := divisor_problem(self.processes_per_pod, self.ranks, "ranks"):
-            raise field_errors("Teacher", (("processesPerPod",), self.processes_per_pod, problem))
+        require_equal_pods(self, self.processes_per_pod, self.ranks)
         return self
 
 

@@ -24,9 +24,10 @@ from kubealign.spec.base import (
     SpecModel,
     SpecUnion,
     distinct_items,
-    divisor_problem,
     field_errors,
+    require_equal_pods,
     require_exactly_one,
+    require_pods_of_its_own,
 )
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
@@ -289,10 +290,6 @@ class Reward(SpecModel):
             )
             raise field_errors("Reward", (("name",), self.name, remedy))
         if self.placement is RewardPlacement.WITH_CRITIC:
-            for field, name in (("podTemplate", "pod_template"), ("processesPerPod", "processes_per_pod")):
-                if (value := getattr(self, name)) is not None:
-                    remedy = f"a reward WithCritic has no pod of its own: set critic.{field}"
-                    raise field_errors("Reward", ((field,), value, remedy))
-        if problem := divisor_problem(self.processes_per_pod, self.ranks, "ranks"):
-            raise field_errors("Reward", (("processesPerPod",), self.processes_per_pod, problem))
+            require_pods_of_its_own(self, "a reward WithCritic has no pod of its own", "critic")
+        require_equal_pods(self, self.processes_per_pod, self.ranks)
         return self

@@ -12,8 +12,9 @@ from kubealign.spec.base import (
     Replicas,
     ShortText,
     SpecModel,
-    divisor_problem,
     field_errors,
+    require_equal_pods,
+    require_pods_of_its_own,
 )
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
@@ -283,13 +284,9 @@ class Rollout(SpecModel):
         if self.egress and self.workflow is None:
             raise field_errors("Rollout", (("egress",), self.egress, NO_WORKFLOW))
         if self.placement is not RolloutPlacement.OWN:
-            for field, name in (("podTemplate", "pod_template"), ("processesPerPod", "processes_per_pod")):
-                if (value := getattr(self, name)) is not None:
-                    remedy = f"workers {self.placement} have no pods of their own: set trainer.{field}"
-                    raise field_errors("Rollout", ((field,), value, remedy))
+            require_pods_of_its_own(self, f"workers {self.placement} have no pods of their own", "trainer")
         ranks = 1 if self.engine.torch is None else self.engine.torch.tensor_parallel
-        if problem := divisor_problem(self.processes_per_pod, ranks, "engine.torch.tensorParallel"):
-            raise field_errors("Rollout", (("processesPerPod",), self.processes_per_pod, problem))
+        require_equal_pods(self, self.processes_per_pod, ranks, "engine.torch.tensorParallel")
         return self
 
 

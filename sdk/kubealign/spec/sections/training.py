@@ -15,8 +15,8 @@ from kubealign.spec.base import (
     Ranks,
     SpecModel,
     SpecUnion,
-    divisor_problem,
     field_errors,
+    require_equal_pods,
 )
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.megatron import MegatronBackendSpec
@@ -208,8 +208,7 @@ class Trainer(SpecModel):
     @model_validator(mode="after")
     def _layout(self) -> "Trainer":
         """Check that the number of ranks fits the pods and megatron's parallelism."""
-        if problem := divisor_problem(self.processes_per_pod, self.ranks, "ranks"):
-            raise field_errors("Trainer", (("processesPerPod",), self.processes_per_pod, problem))
+        require_equal_pods(self, self.processes_per_pod, self.ranks)
         megatron = self.backend.megatron
         if megatron is None:
             return self
