@@ -11,7 +11,6 @@ from kubealign.spec.algorithms import (
     ClipCov,
     ClippedRatioSpec,
     CritiqueRevision,
-    DistillationSpec,
     GenerateSpec,
     GroupRelativeSpec,
     ImportanceCorrection,
@@ -40,7 +39,7 @@ from kubealign.spec.cross_field_validation import (
     VALIDATES_ALL_ROWS,
 )
 from kubealign.spec.field_lookup import item_type, nested_model
-from kubealign.spec.job import Critic, NamedTeacher, Reference, Teacher
+from kubealign.spec.job import Critic, Reference, Teacher
 from kubealign.spec.pods.egress import (
     EGRESS_DESTINATIONS,
     ENDS_BEFORE_START,
@@ -313,7 +312,6 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         )
     ],
     TeacherDistribution: [_BETA_RULE],
-    DistillationSpec: [_BETA_RULE],
     Hint: [
         CelRule(
             "self.message == 'System' || self.template.contains('{prompt}')",
@@ -467,7 +465,6 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     CosineSchedule: [_ONE_WARMUP_RULE],
     Trainer: [*_parallelism_rules(), _divisor_rule("self.ranks", "ranks")],
     Teacher: [_divisor_rule("self.ranks", "ranks")],
-    NamedTeacher: [_divisor_rule("self.ranks", "ranks")],
     MegatronBackendSpec: [
         CelRule("self.precision != 'Float16'", FLOAT16_MESSAGE, field_path=".precision"),
     ],
@@ -477,7 +474,6 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "a model with random weights has no reward head: set Zero",
             field_path=".headInit",
         ),
-        _divisor_rule("self.ranks", "ranks"),
     ],
     Reference: [
         CelRule(
@@ -653,9 +649,14 @@ def model_rules(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[CelR
     return {
         model: union_rules(model)
         if issubclass(model, SpecUnion)
-        else [*_inherited_rules(model), *_MODEL_RULES.get(model, [])]
+        else [*_inherited_rules(model), *_rules_of_classes(model)]
         for model in set(_walk_models(root))
     }
+
+
+def _rules_of_classes(model: type[BaseModel]) -> list[CelRule]:
+    """Return the rules of a model and of its base classes: it has their fields, and their checks."""
+    return [rule for base in reversed(model.__mro__) for rule in _MODEL_RULES.get(base, [])]
 
 
 def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
