@@ -74,7 +74,7 @@ class PodPorts(_PodModel):
     metrics: int = Field(default=METRICS_PORT, ge=1, le=65535)
     health: int = Field(default=HEALTH_PORT, ge=1, le=65535)
     nats: int = Field(default=NATS_PORT, ge=1, le=65535)
-    #: Of the ranks of a group, at the first one.
+    #: Rendezvous of the ranks of a group, at the first one.
     rendezvous: int = Field(default=RENDEZVOUS_PORT, ge=1, le=65535)
 
     def of_process(self, index: int) -> "PodPorts":
@@ -138,3 +138,8 @@ class PodSettings(_PodModel):
     ports: PodPorts = PodPorts()
     #: Further ranks of the same unit in this pod, by rank.
     companions: tuple[PodCompanion, ...] = ()
+
+    @property
+    def processes(self) -> tuple[PodCompanion, ...]:
+        """All processes of the pod, by rank."""
+        return (PodCompanion(name=self.name, rank=self.rank, serves=self.serves), *self.companions)

@@ -26,7 +26,6 @@ from kubealign.pod_contract import (
     ENV_SETTINGS,
     NATS_PASSWORD_FILE,
     REDIS_PASSWORD_FILE,
-    PodCompanion,
     PodSettings,
 )
 from kubealign.process_settings import ExitCode, NatsAccess, ProcessSettings, RedisAccess
@@ -58,10 +57,11 @@ def main(
     try:
         if len(argv) != 2:
             raise PermanentFailure("a role's container needs one argument, the role's module")
-        pod, settings = _load_settings(mounts, environment)
+        pod, job, settings = _load_settings(mounts, environment)
         _set_up_libraries(settings[0], environment)
         paths = [_write_settings(each, mounts.runtime) for each in settings]
         if pod.companions:
+            set_up_logs(job.name, pod.role, pod.name, sys.stdout)
             return _run_ranks(argv[1], pod, list(zip(settings, paths, strict=True)), mounts, environment)
         try:
             module = _import_module(argv[1])
@@ -84,10 +84,6 @@ def _run_ranks(
     environment: Mapping[str, str],
 ) -> int:
     """Run the ranks of the pod in processes of their own, each with its share of the devices."""
-    role = ranks[0][0].role
-    set_up_logs(
-        AlignmentJob.model_validate_json(mounts.document.read_text()).name, role, pod.name, sys.stdout
-    )
     shares = divide_devices(visible_devices(environment), len(ranks))
     environments = [{**environment, **device_environment(share)} for share in shares]
     health = f"{_EVERY_ADDRESS}:{pod.ports.health}"
@@ -107,8 +103,8 @@ def _import_module(name: str) -> ModuleType:
 
 def _load_settings(
     mounts: Mounts, environment: MutableMapping[str, str]
-) -> tuple[PodSettings, list[ProcessSettings]]:
-    """Return the settings of the pod, and those of each of its processes, by rank."""
+) -> tuple[PodSettings, AlignmentJob, list[ProcessSettings]]:
+    """Return the settings of the pod, the job, and the settings of each process of the pod, by rank."""
     text = environment.get(ENV_SETTINGS)
     if text is None:
         raise PermanentFailure(f"the environment has no {ENV_SETTINGS}: the operator sets it in every pod")
@@ -126,52 +122,31 @@ def _load_settings(
         ) from error
     check_runs_in_pods(job)
     threads = _parse_threads(environment.get(ENV_CPUS))
-    first = build_process_settings(pod, mounts, threads)
-    if not pod.companions:
-        return pod, [first]
-    share = None if threads is None else max(1, threads // (1 + len(pod.companions)))
-    first_rank = PodCompanion(name=pod.name, rank=pod.rank, serves=pod.serves)
-    ranks = enumerate((first_rank, *pod.companions))
-    return pod, [_rank_settings(first, pod, rank, index, share, mounts) for index, rank in ranks]
+    if threads is not None:
+        threads = max(1, threads // len(pod.processes))
+    ranks = [build_process_settings(pod, mounts, threads, index) for index in range(len(pod.processes))]
+    return pod, job, ranks
 
 
-def _rank_settings(
-    first: ProcessSettings,
-    pod: PodSettings,
-    rank: PodCompanion,
-    index: int,
-    threads: int | None,
-    mounts: Mounts,
+def build_process_settings(
+    pod: PodSettings, mounts: Mounts, threads: int | None, index: int = 0
 ) -> ProcessSettings:
-    """Return the settings of one of several processes of the pod, which share its address.
+    """Return the settings of a process of this pod. Raises PermanentFailure for an incomplete Secret.
 
     Args:
-        first: Settings of the first process as if it were alone.
+        threads: Compute threads of the process.
         index: Index of the process in its pod.
     """
-    ports = pod.ports.of_process(index)
-    return first.model_copy(
-        update={
-            "name": rank.name,
-            "rank": rank.rank,
-            "listen": f"{_EVERY_ADDRESS}:{ports.grpc}" if rank.serves else None,
-            "advertise": f"{pod.host}:{ports.grpc}" if rank.serves else None,
-            "metrics": f"{_EVERY_ADDRESS}:{ports.metrics}",
-            # The launcher asks for it, and answers the kubelet for all ranks.
-            "health": f"{_LOOPBACK}:{ports.health + 1 + index}",
-            "threads": threads,
-            "termination": mounts.runtime / f"{rank.name}.termination",
-        }
-    )
-
-
-def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None) -> ProcessSettings:
-    """Return the settings of this pod's first process. Raises PermanentFailure for an incomplete Secret."""
-    ports = pod.ports
+    rank, ports = pod.processes[index], pod.ports.of_process(index)
+    health, termination = f"{_EVERY_ADDRESS}:{ports.health}", mounts.termination
+    if pod.companions:
+        # The launcher asks for the health of each rank, and answers the kubelet for all.
+        health = f"{_LOOPBACK}:{ports.health + 1 + index}"
+        termination = mounts.runtime / f"{rank.name}.termination"
     return ProcessSettings(
-        name=pod.name,
+        name=rank.name,
         role=pod.role,
-        rank=pod.rank,
+        rank=rank.rank,
         world_size=pod.world_size,
         reward=pod.reward,
         teacher=pod.teacher,
@@ -180,10 +155,10 @@ def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None
         shared_memory=mounts.shared_memory / "kubealign",
         results={name: Path(folder) for name, folder in pod.results.items()},
         parent_run=None if pod.parent_run is None else Path(pod.parent_run),
-        listen=f"{_EVERY_ADDRESS}:{ports.grpc}" if pod.serves else None,
-        advertise=f"{pod.host}:{ports.grpc}" if pod.serves else None,
+        listen=f"{_EVERY_ADDRESS}:{ports.grpc}" if rank.serves else None,
+        advertise=f"{pod.host}:{ports.grpc}" if rank.serves else None,
         metrics=None if pod.one_shot else f"{_EVERY_ADDRESS}:{ports.metrics}",
-        health=f"{_EVERY_ADDRESS}:{ports.health}",
+        health=health,
         tls=mounts.tls,
         nats=NatsAccess(
             url=f"tls://{pod.nats_host}:{ports.nats}",
@@ -203,7 +178,7 @@ def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None
         peers=pod.peers,
         rendezvous=pod.rendezvous,
         threads=threads,
-        termination=mounts.termination,
+        termination=termination,
     )
 
 
