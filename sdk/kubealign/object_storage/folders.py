@@ -7,13 +7,14 @@ created once, so that a reader sees all of a folder or nothing, and never a mixt
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kubealign.object_storage.bucket import Bucket
 from kubealign.object_storage.errors import ObjectCorrupted, ObjectExists, ObjectMissing
+from kubealign.object_storage.relative_name import RelativeName
 
 #: Object that makes a folder valid.
 MANIFEST_NAME = "kubealign-manifest.json"
@@ -21,19 +22,12 @@ _CONCURRENT_FILES = 4
 _HASH_CHUNK_BYTES = 4 << 20
 
 
-def _check_relative(name: str) -> str:
-    path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts:
-        raise ValueError("must be a path inside the folder")
-    return name
-
-
 class FolderFile(BaseModel):
     """One file. name: path within the folder, with slashes. sha256: hexadecimal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, AfterValidator(_check_relative)]
+    name: RelativeName
     size_bytes: int = Field(ge=0)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 

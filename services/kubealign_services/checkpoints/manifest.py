@@ -5,19 +5,14 @@ The manifest is written last: it makes the checkpoint valid.
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import xxhash
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+
+from kubealign.object_storage.relative_name import RelativeName
 
 _CHUNK = 4 << 20
-
-
-def _within(name: str) -> str:
-    path = Path(name)
-    if not name or path.is_absolute() or ".." in path.parts:
-        raise ValueError("must be a path inside the folder")
-    return name
 
 
 class ShardFile(BaseModel):
@@ -25,7 +20,7 @@ class ShardFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, AfterValidator(_within)]
+    name: RelativeName
     size_bytes: int = Field(ge=0)
     digest: str = Field(pattern="^[0-9a-f]{32}$")
 

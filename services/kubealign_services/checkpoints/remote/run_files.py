@@ -12,6 +12,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from kubealign_services.checkpoints.draft_folders import make_draft
 from kubealign_services.checkpoints.durable_files import create_file, fsync_path, replace_file
 from kubealign_services.checkpoints.fence import FENCES_FOLDER
 from kubealign_services.checkpoints.history import HISTORY_FOLDER, UNRECORDED_HISTORY_FILE
@@ -80,7 +81,7 @@ async def restore_run(remote: RemoteRun, run_dir: Path, name: CheckpointName) ->
     The checkpoint's folder is renamed into its place last: an interrupted restoration is repeated. Raises
     ObjectMissing, ObjectCorrupted, StorageUnavailable, StorageRefused and OSError.
     """
-    draft = await asyncio.to_thread(_make_draft, run_dir)
+    draft = await asyncio.to_thread(make_draft, run_dir, _RESTORE_PREFIX)
     try:
         await remote.download(f"{CHECKPOINTS}/{name.text}", draft)
         claim = await remote.latest_claim()
@@ -88,15 +89,6 @@ async def restore_run(remote: RemoteRun, run_dir: Path, name: CheckpointName) ->
         await asyncio.to_thread(_move_into_place, run_dir, draft, name, latest_fence)
     finally:
         await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
-
-
-def _make_draft(run_dir: Path) -> Path:
-    """Create an empty folder, after those of interrupted restorations are deleted."""
-    for path in run_dir.glob(f"{_RESTORE_PREFIX}*"):
-        shutil.rmtree(path)
-    draft = run_dir / f"{_RESTORE_PREFIX}{secrets.token_hex(4)}"
-    draft.mkdir()
-    return draft
 
 
 def _move_into_place(run_dir: Path, draft: Path, name: CheckpointName, latest_fence: int) -> None:

@@ -7,7 +7,6 @@ preparation that is repeated reads what an earlier one has downloaded.
 import asyncio
 import hashlib
 import logging
-import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from fnmatch import fnmatchcase
@@ -26,6 +25,7 @@ from kubealign.object_storage.results import newest_result
 from kubealign.spec.dependencies import named_models, named_sources
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
+from kubealign_services.checkpoints.draft_folders import make_draft
 from kubealign_services.data.errors import DataError
 
 #: Folder of the downloads in the run directory.
@@ -52,8 +52,7 @@ def download_inputs(job: AlignmentJob, run_dir: Path) -> dict[str, Path]:
     for field, uri, download in _addresses(job):
         if uri in folders:
             continue
-        name = hashlib.sha256(uri.encode()).hexdigest()[:16]
-        folders[uri] = run_dir / DOWNLOADS_FOLDER / name
+        folders[uri] = _folder(run_dir, uri)
         if folders[uri].exists():
             continue
         try:
@@ -71,8 +70,12 @@ def remove_downloaded_rows(job: AlignmentJob, run_dir: Path) -> None:
     models = {model.uri for _, model in named_models(job)}
     for _, source in named_sources(job):
         if source.uri is not None and source.uri not in models:
-            name = hashlib.sha256(source.uri.encode()).hexdigest()[:16]
-            shutil.rmtree(run_dir / DOWNLOADS_FOLDER / name, ignore_errors=True)
+            shutil.rmtree(_folder(run_dir, source.uri), ignore_errors=True)
+
+
+def _folder(run_dir: Path, uri: str) -> Path:
+    """Return the folder with what is downloaded from an address."""
+    return run_dir / DOWNLOADS_FOLDER / hashlib.sha256(uri.encode()).hexdigest()[:16]
 
 
 def _addresses(job: AlignmentJob) -> Iterator[tuple[str, str, _Download]]:
@@ -86,20 +89,12 @@ def _addresses(job: AlignmentJob) -> Iterator[tuple[str, str, _Download]]:
 
 
 async def _download_once(location: StorageLocation, folder: Path, download: _Download) -> None:
-    draft = folder.with_name(f"{_DRAFT_PREFIX}{secrets.token_hex(4)}")
-    await asyncio.to_thread(_make_draft, draft)
+    draft = await asyncio.to_thread(make_draft, folder.parent, _DRAFT_PREFIX)
     try:
         await download(location, draft)
         await asyncio.to_thread(draft.rename, folder)
     finally:
         await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
-
-
-def _make_draft(draft: Path) -> None:
-    """Create an empty folder, after those of interrupted downloads are deleted."""
-    for path in draft.parent.glob(f"{_DRAFT_PREFIX}*"):
-        shutil.rmtree(path)
-    draft.mkdir(parents=True)
 
 
 async def _download_model(location: StorageLocation, into: Path) -> None:
