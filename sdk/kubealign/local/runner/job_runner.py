@@ -120,7 +120,7 @@ class JobRunner:
         self._units = RoleUnits(
             folder, fork_server, self._process_environment, Addresses(ports), self._devices_of
         )
-        self._devices = visible_devices()
+        self._devices: tuple[str, ...] = ()
         self._passwords = {name: token_urlsafe(32) for name in (NATS, REDIS, "admin")}
         self._tls: dict[Role, TlsFiles] = {}
         self._shared_memory = Path()
@@ -135,6 +135,7 @@ class JobRunner:
         A failed job is a status with its cause, not an exception. Raises OSError where the run directory
         cannot be written, and RunFailed for a process that cannot be killed.
         """
+        self._devices = await asyncio.to_thread(visible_devices)
         before = read_status(self._folder.status)
         status = started_status(before)
         self._prepare_run_directory()

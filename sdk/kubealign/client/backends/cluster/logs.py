@@ -48,15 +48,7 @@ class LogSelection:
 
     def includes_pod(self, pod: Json) -> bool:
         names = process_names(pod)
-        return (
-            bool(names)
-            and (self.process is None or self.process in names)
-            and self.role
-            in (
-                None,
-                pod_role(pod),
-            )
-        )
+        return bool(names) and self.process in (None, *names) and self.role in (None, pod_role(pod))
 
     def includes_line(self, line: LogLine) -> bool:
         return self.process in (None, line.process)
