@@ -12,7 +12,7 @@ HEALTH_CHECK = Path(__file__).parents[2] / "charts" / "kubealign" / "argocd" / "
 
 
 class Combination(NamedTuple):
-    """What the health of a job depends on, for a status of the newest spec."""
+    """Parts of a status on which the health of a job depends, for the newest spec."""
 
     phase: str
     is_stalled: bool

@@ -114,7 +114,7 @@ def test_nothing_differs_after_a_server_side_apply(
         kubectl("apply", *server_side, stdin=text)
         kubectl.wait_for(f"crd/{definition['metadata']['name']}", "condition=Established")
         kubectl.wait_for(f"statefulset/{RELEASE}-redis", "jsonpath={.status.replicas}=1", namespace=NAMESPACE)
-        # As the operator does.
+        # The operator writes it so.
         lease = {"spec": {"holderIdentity": "one", "leaseDurationSeconds": 15}}
         kubectl(
             "patch", "lease", f"{RELEASE}-operator", "-n", NAMESPACE, "--type=merge", "-p", json.dumps(lease)

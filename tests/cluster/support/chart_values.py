@@ -19,7 +19,7 @@ EMPTY_USERS: Json = {
     "redis": {"embedded": {"runAsUser": "", "fsGroup": ""}},
     "jobs": {"runAsUser": "", "fsGroup": ""},
 }
-#: What a company adds to every pod: its certificate authority, a proxy and names of its own.
+#: Additions of a company to every pod: its certificate authority, a proxy and names of its own.
 EXTRAS: Json = {
     "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/etc/corporate-ca/ca.crt"}],
     "extraEnvFrom": [{"configMapRef": {"name": "proxy"}}],

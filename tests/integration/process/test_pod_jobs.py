@@ -122,9 +122,9 @@ async def test_four_ranks_share_two_pods(tmp_path: Path) -> None:
 def ranks_of(container: Container) -> dict[str, int]:
     """Return the process ids of the ranks of a running container, by name."""
     folder = str(container.mounts.runtime)
-    found = {}
+    pids = {}
     for process in psutil.Process(container.pid).children(recursive=True):
         settings = Path(process.cmdline()[-1])
         if str(settings.parent) == folder:
-            found[settings.stem] = process.pid
-    return found
+            pids[settings.stem] = process.pid
+    return pids

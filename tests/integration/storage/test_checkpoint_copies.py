@@ -167,9 +167,9 @@ async def test_the_rows_of_the_round_and_the_parent_are_restored(
     remote: RemoteRun, job: AlignmentJob, tmp_path: Path
 ) -> None:
     first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
-    kept = {"rounds/round-2": b"rows", "parent.json": b"{}", "history.jsonl": b""}
+    restored = {"rounds/round-2": b"rows", "parent.json": b"{}", "history.jsonl": b""}
     await asyncio.to_thread((first / "rounds").mkdir)
-    for name, data in {**kept, "rounds/round-1": b"of an earlier round"}.items():
+    for name, data in {**restored, "rounds/round-1": b"of an earlier round"}.items():
         await asyncio.to_thread((first / name).write_bytes, data)
     async with CheckpointUploader(remote, first, keep=1) as uploader:
         run = Run(first, uploader)
@@ -177,7 +177,7 @@ async def test_the_rows_of_the_round_and_the_parent_are_restored(
         await uploader.enqueue(await asyncio.to_thread(run.commit, 1, "round-2"))
         await uploaded(uploader)
     assert await resume_run(remote, job, second) == 1
-    assert {name: (second / name).read_bytes() for name in kept} == kept
+    assert {name: (second / name).read_bytes() for name in restored} == restored
     assert [path.name for path in (second / "rounds").iterdir()] == ["round-2"]
 
 
@@ -199,7 +199,7 @@ async def test_an_interrupted_restoration_is_repeated(
         with pytest.raises(OSError, match="Input/output error"):
             await resume_run(remote, job, second)
     assert CheckpointReader(second).latest_step() is None
-    # What a driver without a checkpoint has left leads nowhere.
+    # Files of a driver without a checkpoint lead nowhere.
     (second / "fences" / "2.json").write_text('{"fence": 2, "parent": 0, "step": 0}')
     assert await resume_run(remote, job, second) == 1
     assert files(second) == expected

@@ -56,9 +56,9 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_job_goes_on_bit_for_bit_from_its_copy(
     proxy: FaultyStorageProxy, location: StorageLocation, tmp_path: Path
 ) -> None:
-    whole = make_job(tmp_path, "whole", None)
+    uninterrupted = make_job(tmp_path, "whole", None)
     begun = make_job(tmp_path, "copied", location, maxSteps=2)
-    with RunningJobs(write_jobs(tmp_path, whole, begun), tmp_path / "first" / "runs") as run:
+    with RunningJobs(write_jobs(tmp_path, uninterrupted, begun), tmp_path / "first" / "runs") as run:
         assert run.end(timeout=180.0) == 0, run.output
         reference = run.folder("whole")
         last = run.metrics("copied")[-1]

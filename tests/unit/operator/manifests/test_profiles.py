@@ -45,8 +45,8 @@ def spec_of(cluster: Cluster, process: str) -> dict[str, Any]:
 
 def main_container(cluster: Cluster, process: str) -> dict[str, Any]:
     containers = spec_of(cluster, process)["containers"]
-    found: dict[str, Any] = next(each for each in containers if each["name"] == "main")
-    return found
+    container: dict[str, Any] = next(each for each in containers if each["name"] == "main")
+    return container
 
 
 def test_a_profile_is_merged_under_the_templates_of_the_job() -> None:
@@ -102,10 +102,10 @@ def test_a_profile_that_disappears_stops_no_running_pod() -> None:
     assert (cluster.phase, cluster.pods) == ("Running", pods)
     assert "it has none" in cluster.message
     # A pod without its profile would run on the wrong node.
-    made = list(cluster.made)
+    created = list(cluster.made)
     cluster.end(cluster.name("trainer-0"), 1, "lost")
     cluster.settle()
-    assert cluster.made == made
+    assert cluster.made == created
 
 
 def ports_of(cluster: Cluster, process: str) -> set[int]:

@@ -86,10 +86,10 @@ def test_a_suspended_job_may_get_other_pods() -> None:
 
 def test_a_template_of_the_platform_that_changes_replaces_no_pod() -> None:
     cluster = running(gpu_job())
-    made = list(cluster.made)
+    created = list(cluster.made)
     cluster.job["spec"]["trainer"]["podTemplate"] = gpus(4)
     cluster.settle()
-    assert cluster.made == made
+    assert cluster.made == created
     # The next attempt of the group has the new size.
     cluster.pass_time(100)
     cluster.end(cluster.name("trainer-0"), 1, "lost")
