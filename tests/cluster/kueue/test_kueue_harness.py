@@ -7,7 +7,7 @@ from kubernetes import client
 
 from cluster.support.control_plane import ControlPlane
 from cluster.support.kueue import KueueManager, QueueRefused, Queues, pod_set
-from support.doc_blocks import ROOT, blocks
+from support.doc_blocks import ROOT
 
 _GPU = "nvidia.com/gpu"
 _TEN_GPUS = {"cpu": "100", "memory": "1Ti", _GPU: "10"}
@@ -196,8 +196,7 @@ def test_pods_and_jobs_need_no_kueue(pool: Pool, kueue_plane: ControlPlane, kueu
 
 
 def test_kueue_accepts_the_queues_of_the_quick_start(kueue_plane: ControlPlane, kueue: KueueManager) -> None:
-    page = ROOT / "docs" / "quickstart-kubernetes.md"
-    (manifests,) = (block.text for block in blocks(page, "yaml") if block.text.startswith("# queues.yaml"))
+    manifests = (ROOT / "examples" / "queue" / "queues.yaml").read_text(encoding="utf-8")
     answer = kueue_plane.kubectl("apply", "--dry-run=server", "-o", "name", "-f", "-", stdin=manifests)
     kinds = {line.partition(".")[0] for line in answer.split()}
     assert kinds == {"resourceflavor", "clusterqueue", "localqueue", "workloadpriorityclass"}
