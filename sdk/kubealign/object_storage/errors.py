@@ -8,6 +8,7 @@ _QUERY = re.compile(r"(https?://[^\s?]+)\?\S*")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 #: Address of the metadata service, which is asked where the environment has no credentials.
 _METADATA_ADDRESS = "169.254.169.254"
+_NO_CERTIFICATES = "No CA certificates were loaded"
 _MAX_CAUSE = 300
 
 
@@ -54,6 +55,11 @@ def storage_error(error: Exception, action: str, uri: str) -> StorageError:
         return StorageRefused(
             f"{uri} {action}: the environment has no credentials, and no metadata service provides them: set "
             "those of the storage, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    if _NO_CERTIFICATES in text:
+        return StorageRefused(
+            f"{uri} {action}: the system has no CA certificates: install the package ca-certificates in the "
+            "image, or name a file of them in SSL_CERT_FILE"
         )
     if name in ("PermissionDeniedError", "UnauthenticatedError", "NotSupportedError", "InvalidPathError"):
         return StorageRefused(message)

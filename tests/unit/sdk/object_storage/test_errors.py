@@ -1,9 +1,13 @@
 """Errors of obstore, as users see them."""
 
+from pathlib import Path
+
 import pytest
 from obstore.exceptions import BaseError, GenericError, UnauthenticatedError
 
+from kubealign.object_storage.bucket import Bucket
 from kubealign.object_storage.errors import StorageError, StorageRefused, StorageUnavailable, storage_error
+from kubealign.object_storage.location import StorageLocation
 
 _URI = "az://container/jobs/a"
 _SIGNED = "https://account.blob.core.windows.net/container/jobs/a?sv=2024&sig=SECRET"
@@ -52,3 +56,12 @@ def test_the_kind_and_the_cause_without_a_signature(
     assert str(result).startswith(f"{_URI} could not be written: ")
     assert cause in str(result)
     assert "sig=" not in str(result)
+
+
+def test_an_image_without_certificates_is_told_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    with pytest.raises(StorageRefused, match=r"no CA certificates.*SSL_CERT_FILE"):
+        Bucket(StorageLocation.parse("s3://bucket/jobs/a"))
