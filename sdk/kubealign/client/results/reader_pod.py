@@ -23,6 +23,9 @@ Json = dict[str, Any]
 
 RESULT_LABEL = f"{GROUP}/result-of"
 _IMAGE_VARIABLE = "KUBEALIGN_RESULT_IMAGE"
+_USER_VARIABLE = "KUBEALIGN_RESULT_USER"
+_USER_OF_THE_NAMESPACE = "namespace"
+_LARGEST_USER = 2**31 - 1
 _DEADLINE_SECONDS = 24 * 3600
 _COPIED_FIELDS = ("imagePullSecrets", "nodeSelector", "tolerations", "runtimeClassName")
 _RESOURCES = {
@@ -35,17 +38,34 @@ _RESOURCES = {
 class ResultPodSettings:
     """Settings of the pod when no pod of the job is left to copy from.
 
-    `image`: any image with Python 3; None: none is set.
+    `image`: any image with Python 3; None: that of the job's status.
+    `user`: user and group that may read the volume; None: the namespace assigns them, as on OpenShift.
     """
 
     image: str | None = None
     python: str = "python"
-    user: int = 65532
+    user: int | None = 65532
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read the image from KUBEALIGN_RESULT_IMAGE."""
-        return cls(os.environ.get(_IMAGE_VARIABLE) or None)
+        """Read the image from KUBEALIGN_RESULT_IMAGE, the user from KUBEALIGN_RESULT_USER.
+
+        Raises NotPossible if the user is neither a number above 0 nor `namespace`.
+        """
+        return cls(os.environ.get(_IMAGE_VARIABLE) or None, user=_user(os.environ.get(_USER_VARIABLE, "")))
+
+
+def _user(text: str) -> int | None:
+    if not text:
+        return ResultPodSettings.user
+    if text == _USER_OF_THE_NAMESPACE:
+        return None
+    if not text.isdecimal() or not 0 < int(text) <= _LARGEST_USER:
+        raise NotPossible(
+            f"{_USER_VARIABLE} is {text!r}; allowed are a user ID from 1 to {_LARGEST_USER}, and "
+            f"`{_USER_OF_THE_NAMESPACE}`, which leaves it to the namespace"
+        )
+    return int(text)
 
 
 def pod_manifest(
@@ -130,23 +150,23 @@ def _spec_from_pod(pod: Mapping[str, Any]) -> Json:
 
 
 def _spec_from_fallback(job: JobRecord, fallback: ResultPodSettings) -> Json:
-    if fallback.image is None:
+    image = fallback.image or job.status.image
+    if image is None:
         raise NotPossible(
-            f"no pod of job {job.ref} is left whose image could read its volume: set "
+            f"no pod of job {job.ref} is left and its status names no image to read its volume with: set "
             f"{_IMAGE_VARIABLE} to an image with Python 3, such as the image of the jobs' pods"
         )
     return {
         "securityContext": _security_context(fallback.user),
-        "containers": [{"image": fallback.image, "command": [fallback.python]}],
+        "containers": [{"image": image, "command": [fallback.python]}],
     }
 
 
-def _security_context(user: int) -> Json:
+def _security_context(user: int | None) -> Json:
+    identity = {} if user is None else {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
     return {
         "runAsNonRoot": True,
-        "runAsUser": user,
-        "runAsGroup": user,
-        "fsGroup": user,
+        **identity,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }

@@ -211,6 +211,42 @@ def test_pod_resembles_job_pods_but_is_not_selected_as_one() -> None:
     assert (command[0], *command[-2:]) == ("/opt/python", "send", "/volumes/runs/x/one-1/result")
 
 
+def test_the_image_of_the_status_is_used_without_a_job_pod() -> None:
+    job = JobRecord({**JOB.resource, "status": {"image": "registry/jobs:2"}})
+    assert pod_manifest(job, RESULT, [], ResultPodSettings())["spec"]["containers"][0]["image"] == (
+        "registry/jobs:2"
+    )
+    other = pod_manifest(job, RESULT, [], ResultPodSettings("python:3"))
+    assert other["spec"]["containers"][0]["image"] == "python:3"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", {"runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532}),
+        ("1000", {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}),
+        ("namespace", {}),
+    ],
+)
+def test_user_without_a_job_pod(
+    value: str, expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBEALIGN_RESULT_IMAGE", "python:3")
+    monkeypatch.setenv("KUBEALIGN_RESULT_USER", value)
+    context = pod_manifest(JOB, RESULT, [], ResultPodSettings.from_environment())["spec"]["securityContext"]
+    assert {
+        name: context[name] for name in context if name in ("runAsUser", "runAsGroup", "fsGroup")
+    } == expected
+    assert context["runAsNonRoot"] is True
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "root", "2147483648"])
+def test_user_must_be_a_number_or_the_namespace(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBEALIGN_RESULT_USER", value)
+    with pytest.raises(NotPossible, match=f"KUBEALIGN_RESULT_USER is '{value}'; allowed are"):
+        ResultPodSettings.from_environment()
+
+
 def test_image_is_required_without_a_job_pod() -> None:
     with pytest.raises(NotPossible, match="KUBEALIGN_RESULT_IMAGE"):
         pod_manifest(JOB, RESULT, [], ResultPodSettings())
