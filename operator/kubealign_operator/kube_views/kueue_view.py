@@ -6,6 +6,7 @@ from typing import Any
 
 from kubealign_operator.kube_views.lenient_json import get_path, integer, items, labels, mapping, text
 from kubealign_operator.kube_views.ownership import owner_uid
+from kubealign_operator.kube_views.topology import first_domain
 from kubealign_operator.names import POD_SETS_ANNOTATION, UNIT_LABEL
 
 
@@ -16,11 +17,13 @@ class PodSetAssignment:
     Attributes:
         count: Number of admitted pods.
         flavors: Names of the ResourceFlavors, one for each resource, without repetition.
+        domain: Node labels of the first topology domain; None: the flavors have no topology.
     """
 
     name: str
     count: int
     flavors: tuple[str, ...] = ()
+    domain: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class PodPlacement:
     tolerations: tuple[Mapping[str, Any], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    scheduling_gates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,9 @@ def _pod_counts(entries: object) -> dict[str, int]:
 
 def _assignment(item: Mapping[str, Any]) -> PodSetAssignment:
     flavors = dict.fromkeys(labels(item.get("flavors")).values())
-    return PodSetAssignment(text(item.get("name")), integer(item.get("count")) or 0, tuple(flavors))
+    topology = item.get("topologyAssignment")
+    domain = first_domain(topology) if isinstance(topology, Mapping) else None
+    return PodSetAssignment(text(item.get("name")), integer(item.get("count")) or 0, tuple(flavors), domain)
 
 
 def _pod_set_update(update: Mapping[str, Any]) -> PodPlacement:

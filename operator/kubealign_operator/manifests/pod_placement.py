@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubealign_operator.kube_views.kueue_view import PodPlacement
+from kubealign_operator.kube_views.topology import UNCONSTRAINED
+from kubealign_operator.manifests.workload import CONTROL, PodSet
 
 Json = dict[str, Any]
 
@@ -11,6 +13,7 @@ _PREFIX = "kueue.x-k8s.io/"
 #: Label and annotation by which Kueue attributes a pod to a Workload.
 _POD_SET_LABEL = f"{_PREFIX}podset"
 _WORKLOAD_ANNOTATION = f"{_PREFIX}workload"
+_TOPOLOGY_GATE = f"{_PREFIX}topology"
 
 
 def without_kueue(document: Mapping[str, str]) -> dict[str, str]:
@@ -30,6 +33,8 @@ def apply_placements(pod: Json, placements: Sequence[PodPlacement]) -> None:
             metadata["annotations"] = {**metadata.get("annotations", {}), **placement.annotations}
         if placement.node_selector:
             spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **placement.node_selector}
+        if placement.scheduling_gates:
+            spec["schedulingGates"] = [{"name": name} for name in placement.scheduling_gates]
         additional = [item for item in placement.tolerations if item not in spec.get("tolerations", [])]
         if additional:
             spec["tolerations"] = [*spec.get("tolerations", []), *additional]
@@ -38,3 +43,18 @@ def apply_placements(pod: Json, placements: Sequence[PodPlacement]) -> None:
 def admission_placement(workload_name: str, pod_set: str) -> PodPlacement:
     """Return the metadata by which Kueue attributes a pod to its Workload."""
     return PodPlacement(labels={_POD_SET_LABEL: pod_set}, annotations={_WORKLOAD_ANNOTATION: workload_name})
+
+
+def topology_placement(pod_set: PodSet, domain: Mapping[str, str]) -> PodPlacement:
+    """Return what the pods of a set need on flavors with a topology.
+
+    Kueue removes the gate of each pod and adds the node labels of its domain, for as many pods as the set
+    counts. The control set counts its pods as one: they get the domain here.
+
+    Args:
+        domain: Node labels of the first domain that Kueue has assigned to the set.
+    """
+    annotations = UNCONSTRAINED if pod_set.topology is None else {}
+    if pod_set.name == CONTROL:
+        return PodPlacement(annotations=annotations, node_selector=domain)
+    return PodPlacement(annotations=annotations, scheduling_gates=(_TOPOLOGY_GATE,))

@@ -18,6 +18,7 @@ from kubealign.process_settings import Role
 from kubealign.roles import PREPARE, Process
 from kubealign_operator import names
 from kubealign_operator.kube_views.lenient_json import get_path, items, labels, mapping, text
+from kubealign_operator.kube_views.topology import TopologyInvalid, topology_request
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.metadata import object_metadata
 
@@ -51,6 +52,7 @@ class PodSet:
         count: Number of pods.
         min_count: Number of pods with which the job can start; None: all.
         template: Pod template as JSON, reduced to the fields that Kueue reads.
+        topology: Kueue's topologyRequest as JSON; None: none.
     """
 
     name: str
@@ -58,11 +60,14 @@ class PodSet:
     count: int
     min_count: int | None
     template: Mapping[str, Any]
+    topology: Mapping[str, Any] | None = None
 
     def manifest(self) -> Json:
         result: Json = {"name": self.name, "count": self.count, "template": self.template}
         if self.min_count is not None and self.min_count < self.count:
             result["minCount"] = self.min_count
+        if self.topology is not None:
+            result["topologyRequest"] = self.topology
         return result
 
 
@@ -98,6 +103,7 @@ def pod_sets(
 
     Raises:
         TooManyPodSets: The groups are too many nevertheless.
+        TopologyInvalid: The annotations of a group's pods are no request for a topology.
     """
     control = [process for process in processes if is_control(process)]
     sets = [_control_set(control, build)]
@@ -111,8 +117,9 @@ def pod_sets(
         if rollout is not None and group == Role.ROLLOUT:
             pods_per_worker = sum(member.replica == members[0].replica for member in members)
             minimum = rollout.min_replicas * pods_per_worker
-        template = reduced_template(build(members[0]))
-        sets.append(PodSet(group, (group,), len(members), minimum, template))
+        pod = build(members[0])
+        template, topology = reduced_template(pod), _topology(group, pod)
+        sets.append(PodSet(group, (group,), len(members), minimum, template, topology))
     sets = sets if len(sets) <= MAX_POD_SETS else _merge_equal(sets)
     if len(sets) > MAX_POD_SETS:
         listed = ", ".join(pod_set.name for pod_set in sets)
@@ -213,7 +220,15 @@ def _control_set(processes: Sequence[Process], build: PodTemplateBuilder) -> Pod
         *items(spec.get("initContainers")),
         *_renamed(templates[PREPARE], PREPARE),
     ]
-    return PodSet(CONTROL, (CONTROL,), 1, None, {"spec": spec})
+    driver = next(process for process in processes if process.name == names.DRIVER)
+    return PodSet(CONTROL, (CONTROL,), 1, None, {"spec": spec}, _topology(CONTROL, build(driver)))
+
+
+def _topology(group: str, pod: Mapping[str, Any]) -> Json | None:
+    try:
+        return topology_request(labels(get_path(pod, "metadata", "annotations")))
+    except TopologyInvalid as error:
+        raise TopologyInvalid(f"podTemplate of {group}: {error}") from None
 
 
 def _renamed(spec: Mapping[str, Any], prefix: str) -> list[Json]:
@@ -228,13 +243,13 @@ def _merge_equal(sets: Sequence[PodSet]) -> list[PodSet]:
     """Return the sets with those joined whose templates are equal. A set with a minimum stays alone."""
     merged: dict[str, PodSet] = {}
     for pod_set in sets:
-        key = json.dumps(pod_set.template, sort_keys=True)
+        key = json.dumps([pod_set.template, pod_set.topology], sort_keys=True)
         if pod_set.min_count is not None or pod_set.name == CONTROL:
             key = pod_set.name
         other = merged.get(key)
         if other is not None:
             groups, count = (*other.groups, *pod_set.groups), other.count + pod_set.count
-            merged[key] = PodSet(other.name, groups, count, None, other.template)
+            merged[key] = PodSet(other.name, groups, count, None, other.template, other.topology)
         else:
             merged[key] = pod_set
     return list(merged.values())

@@ -1,6 +1,8 @@
 """AlignmentJobs in a real Kueue: the life of a job in its queue. After each test no quota is in use."""
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ _GPU = "nvidia.com/gpu"
 #: Room for the control pods of a few jobs and for four GPUs.
 _QUOTA = {"cpu": "100", "memory": "1Ti", _GPU: "4"}
 _QUEUE = "align"
+_RACK = "example.com/rack"
+_RACKS = {"simulated-0": "a", "simulated-1": "b"}
 
 
 def gpu_template(gpus: int = 1) -> Json:
@@ -42,6 +46,13 @@ def trained(name: str, ranks: int = 2, **spec: Any) -> Json:
     return sft(name, trainer={"ranks": ranks, "podTemplate": gpu_template()}, **spec)
 
 
+def in_racks(name: str, ranks: int, request: str) -> Json:
+    """Return an SFT job whose ranks, with a GPU each, ask for a rack: `required` or `preferred`."""
+    annotation = {f"kueue.x-k8s.io/podset-{request}-topology": _RACK}
+    template = {"metadata": {"annotations": annotation}, **gpu_template()}
+    return queued(sft(name, trainer={"ranks": ranks, "podTemplate": template}))
+
+
 def sampled(name: str, replicas: int, min_replicas: int = 1) -> Json:
     """Return an RLOO job whose rank and rollout workers have a GPU each."""
     return rloo(
@@ -54,11 +65,11 @@ def sampled(name: str, replicas: int, min_replicas: int = 1) -> Json:
 class QueuedTeam(Team):
     """A namespace whose jobs wait for the quota of one ClusterQueue."""
 
-    def __init__(self, control_plane: ControlPlane, queues: Queues) -> None:
+    def __init__(self, control_plane: ControlPlane, queues: Queues, flavor: str, gpus: str) -> None:
         super().__init__(control_plane, queues.namespace)
         self.queues = queues
-        self.flavor = queues.add_flavor(node_labels={"kubernetes.io/hostname": "simulated-1"})
-        self.cluster_queue = queues.add_cluster_queue("gpus", {self.flavor: _QUOTA})
+        self.flavor = flavor
+        self.cluster_queue = queues.add_cluster_queue("gpus", {flavor: {**_QUOTA, _GPU: gpus}})
         queues.add_local_queue(_QUEUE, self.cluster_queue)
 
     def gpus_in_use(self) -> int:
@@ -92,14 +103,35 @@ def team(
     kueue_plane: ControlPlane, kueue_nodes: SimulatedKubelet, queues: Queues, tmp_path: Path
 ) -> Iterator[QueuedTeam]:
     """Namespace with a queue and an operator. At the end of a test no quota may be in use."""
-    make_claims(kueue_plane, queues.namespace)
-    team = QueuedTeam(kueue_plane, queues)
+    flavor = queues.add_flavor(node_labels={"kubernetes.io/hostname": "simulated-1"})
+    with _operated(kueue_plane, kueue_nodes, QueuedTeam(kueue_plane, queues, flavor, "4"), tmp_path) as team:
+        yield team
+
+
+@pytest.fixture
+def team_on_racks(
+    kueue_plane: ControlPlane, kueue_nodes: SimulatedKubelet, queues: Queues, tmp_path: Path
+) -> Iterator[QueuedTeam]:
+    """Like `team`, with both nodes, of eight GPUs and a rack each, as a topology."""
+    for node, rack in _RACKS.items():
+        kueue_plane.kubectl("label", "node", node, f"{_RACK}={rack}", "pool=gpu", "--overwrite")
+    topology = queues.add_topology("racks", _RACK, "kubernetes.io/hostname")
+    flavor = queues.add_flavor("racks", node_labels={"pool": "gpu"}, topology=topology)
+    with _operated(kueue_plane, kueue_nodes, QueuedTeam(kueue_plane, queues, flavor, "16"), tmp_path) as team:
+        yield team
+
+
+@contextmanager
+def _operated(
+    kueue_plane: ControlPlane, kueue_nodes: SimulatedKubelet, team: QueuedTeam, folder: Path
+) -> Iterator[QueuedTeam]:
+    make_claims(kueue_plane, team.namespace)
     kueue_nodes.behave = until_told
     platform = {"image": "none", "redisHost": "redis.none", "usesKueue": True}
-    with OperatorProcess(tmp_path, kueue_plane.kubeconfig, queues.namespace, platform=platform):
+    with OperatorProcess(folder, kueue_plane.kubeconfig, team.namespace, platform=platform):
         yield team
-        kueue_plane.kubectl("delete", "aj", "--all", "-n", queues.namespace)
-        queues.wait_for_no_usage(team.cluster_queue)
+        kueue_plane.kubectl("delete", "aj", "--all", "-n", team.namespace)
+        team.queues.wait_for_no_usage(team.cluster_queue)
 
 
 def test_a_job_is_admitted_runs_on_its_flavor_and_releases_its_quota(
@@ -269,3 +301,51 @@ def test_jobs_go_on_while_kueue_is_down(
         kueue.start()
     team.until(lambda: "rollout-2" in team.processes("one"), "the third worker")
     team.until_gpus(4)
+
+
+def test_ranks_stay_in_the_rack_that_they_require(
+    team_on_racks: QueuedTeam, kueue_nodes: SimulatedKubelet
+) -> None:
+    team = team_on_racks
+
+    def racks(name: str, attempt: int = 0) -> dict[str, int]:
+        """Return the racks of the trainer's pods, with the number of pods."""
+        nodes = [
+            node
+            for pod, node in team.pod_nodes().items()
+            if pod.startswith(f"{name}-trainer-") and pod.endswith(f"-{attempt}")
+        ]
+        return dict(Counter(_RACKS[node] for node in nodes))
+
+    team.apply(in_racks("one", 6, "required"))
+    team.until_phase("one", "Running")
+    team.apply(in_racks("two", 6, "required"))
+    team.until_phase("two", "Running")
+    assert sorted(map(tuple, (racks("one"), racks("two")))) == [("a",), ("b",)]
+    assert racks("one") | racks("two") == {"a": 6, "b": 6}
+
+    # Four GPUs are free, two in each rack.
+    team.apply(in_racks("three", 4, "required"))
+    team.until_message("three", "topology")
+    assert team.processes("three") == set()
+    team.apply(in_racks("four", 4, "preferred"))
+    team.until_phase("four", "Running")
+    assert racks("four") == {"a": 2, "b": 2}
+
+    (rack,) = racks("one")
+    kueue_nodes.exit(team.namespace, "one-trainer-0-0", Exit(1, "RuntimeError: a bug"))
+    team.until(lambda: racks("one", attempt=1) == {rack: 6}, "the second attempt in the same rack")
+    team.until_phase("one", "Running")
+
+
+def test_pods_that_ask_for_no_rack_are_placed_on_a_topology_too(team_on_racks: QueuedTeam) -> None:
+    team = team_on_racks
+    team.apply(queued(sampled("one", replicas=2)))
+    team.until_phase("one", "Running")
+    team.until(lambda: "driver" in team.processes("one"), "the driver's pod")
+    team.until_gpus(3)
+    team.until(lambda: len(team.pod_nodes()) == len(team.pods()), "all pods to be scheduled")
+    team.control_plane.kubectl("scale", "aj", "one", "--replicas=3", "-n", team.namespace)
+    team.until_gpus(4)
+    team.until(lambda: "rollout-2" in team.processes("one"), "the third worker")
+    team.until(lambda: len(team.pod_nodes()) == len(team.pods()), "its pod to be scheduled")

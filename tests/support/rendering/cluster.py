@@ -160,8 +160,13 @@ class Cluster:
         state = {"waiting": {"reason": reason, "message": message}}
         self.pods[name]["status"]["containerStatuses"] = [{"name": names.MAIN_CONTAINER, "state": state}]
 
-    def admit(self, name: str, flavor: str = "default", **counts: int) -> None:
-        """Reserve the quota of a Workload. `counts`: pod sets that are admitted with fewer pods."""
+    def admit(self, name: str, flavor: str = "default", topology: Json | None = None, **counts: int) -> None:
+        """Reserve the quota of a Workload.
+
+        Args:
+            topology: topologyAssignment of each pod set; None: the flavor has no topology.
+            counts: Pod sets that are admitted with fewer pods.
+        """
         workload = self.workloads[name]
         assert "admission" not in workload["status"], f"{name} has a reservation already"
         workload["status"]["admission"] = {
@@ -171,6 +176,7 @@ class Cluster:
                     "name": pod_set["name"],
                     "count": counts.get(pod_set["name"], pod_set["count"]),
                     "flavors": {"cpu": flavor, "memory": flavor},
+                    **({} if topology is None else {"topologyAssignment": topology}),
                 }
                 for pod_set in workload["spec"]["podSets"]
             ],

@@ -15,10 +15,11 @@ from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import DependencyResult, ResultLocation
 from kubealign_operator.kube_views.kueue_view import KueueView, PodPlacement, WorkloadView
+from kubealign_operator.kube_views.topology import TopologyInvalid
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.host_ports import assign_host_ports
 from kubealign_operator.manifests.pod import build_pod
-from kubealign_operator.manifests.pod_placement import admission_placement
+from kubealign_operator.manifests.pod_placement import admission_placement, topology_placement
 from kubealign_operator.manifests.pod_templates import uses_host_network
 from kubealign_operator.manifests.workload import (
     PodSet,
@@ -110,7 +111,7 @@ class JobAdmission:
     def worker_manifest(self, unit: str, members: Sequence[Process]) -> Mapping[str, Any]:
         """Return the Workload with which one rollout worker asks for quota."""
         base = pod_set_of(members[0], self.sets)
-        only = PodSet(base.name, base.groups, len(members), None, base.template)
+        only = PodSet(base.name, base.groups, len(members), None, base.template, base.topology)
         return workload(self.context, [only], self.priority, unit)
 
     def placements(self, process: Process) -> tuple[PodPlacement, ...]:
@@ -124,7 +125,8 @@ class JobAdmission:
         view = self.workers.get(process.unit) or self.main
         if view is None:
             return ()
-        name = pod_set_of(process, self.sets).name
+        pod_set = pod_set_of(process, self.sets)
+        name = pod_set.name
         assignment = view.assignments.get(name)
         flavors = () if assignment is None else assignment.flavors
         missing = [flavor for flavor in flavors if flavor not in self.kueue.flavors]
@@ -132,7 +134,10 @@ class JobAdmission:
             raise UnknownFlavor(f"ResourceFlavor {missing[0]}, which Kueue has assigned, does not exist")
         updates = tuple(update for update in view.pod_set_updates if update.pod_set == name)
         assigned = tuple(self.kueue.flavors[flavor] for flavor in flavors)
-        return (*assigned, *updates, admission_placement(view.name, name))
+        placements = (*assigned, *updates, admission_placement(view.name, name))
+        if assignment is None or assignment.domain is None:
+            return placements
+        return (*placements, topology_placement(pod_set, assignment.domain))
 
     @property
     def rollout_set(self) -> str:
@@ -206,7 +211,7 @@ def job_admission(
     workers = {view.unit: view for view in views if view.unit}
     try:
         sets = pod_sets(context, snapshot.processes, lambda process: build_pod(context, process, 0))
-    except TooManyPodSets as error:
+    except (TooManyPodSets, TopologyInvalid) as error:
         return JobAdmission(context, kueue, queue, str(error), main=main, workers=workers)
     try:
         priority = _priority(context, sets, kueue)

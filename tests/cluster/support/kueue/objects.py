@@ -83,6 +83,14 @@ class KueueObjects:
     def delete_of_cluster(self, plural: str, name: str) -> None:
         self._custom.delete_cluster_custom_object(*_API, plural, name)
 
+    def remove_finalizers_of_cluster(self, plural: str, name: str) -> None:
+        """Remove the finalizers of an object that is being deleted, and may be gone."""
+        try:
+            self.patch_of_cluster(plural, name, {"metadata": {"finalizers": None}})
+        except client.ApiException as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
     def until(self, is_met: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:
         """Wait until `is_met` returns True. Fails the test after `seconds`, with the namespace's objects."""
         end = time.monotonic() + seconds

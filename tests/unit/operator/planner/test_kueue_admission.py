@@ -114,6 +114,63 @@ def test_an_admitted_job_runs_with_the_fields_of_its_flavors() -> None:
         assert pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == main(cluster)
 
 
+def _on_topology(value: str, **annotations: str) -> Json:
+    """Return a job whose trainer's pods have an annotation for a topology, and the job's pods others."""
+    requested = {"metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": value}}}
+    common = {"metadata": {"annotations": annotations}}
+    return sft(trainer={"ranks": 2, "podTemplate": requested}, podTemplate=common)
+
+
+def test_pods_on_a_topology_wait_for_their_domain() -> None:
+    cluster = queued(_on_topology("rack"))
+    cluster.settle()
+    sets = {item["name"]: item for item in cluster.workloads[main(cluster)]["spec"]["podSets"]}
+    assert sets["trainer"]["topologyRequest"] == {"required": "rack"}
+    assert "topologyRequest" not in sets["control"]
+    values = [{"universal": "a"}, {"individual": {"prefix": "node-", "roots": ["3"], "suffix": ".x"}}]
+    part = {"domainCount": 1, "valuesPerLevel": values, "podCounts": {"universal": 2}}
+    cluster.admit(main(cluster), topology={"levels": ["rack", "host"], "slices": [part]})
+    cluster.start()
+    gates = {name: pod["spec"].get("schedulingGates") for name, pod in cluster.pods.items()}
+    assert gates == {
+        name: [{"name": "kueue.x-k8s.io/topology"}] if "trainer" in name else None for name in gates
+    }
+    for name, pod in cluster.pods.items():
+        annotations = pod["metadata"]["annotations"]
+        if "trainer" in name:
+            assert annotations["kueue.x-k8s.io/podset-required-topology"] == "rack"
+            assert "kueue.x-k8s.io/podset-unconstrained-topology" not in annotations
+        else:
+            assert annotations["kueue.x-k8s.io/podset-unconstrained-topology"] == "true"
+            assert pod["spec"]["nodeSelector"].items() >= {"rack": "a", "host": "node-3.x"}.items()
+
+
+@pytest.mark.parametrize(
+    ("job", "problem"),
+    [
+        (_on_topology(""), "podset-required-topology is empty"),
+        (
+            _on_topology("rack", **{"kueue.x-k8s.io/podset-preferred-topology": "rack"}),
+            "only one of the annotations",
+        ),
+        (
+            sft(
+                podTemplate={
+                    "metadata": {"annotations": {"kueue.x-k8s.io/podset-unconstrained-topology": "yes"}}
+                }
+            ),
+            "is 'yes'; the only value is \"true\"",
+        ),
+    ],
+)
+def test_a_wrong_request_for_a_topology_is_named(job: Json, problem: str) -> None:
+    cluster = queued(job)
+    cluster.settle()
+    assert cluster.phase == "Pending"
+    assert problem in cluster.message
+    assert cluster.workloads == {}
+
+
 def test_a_flavor_that_does_not_exist_is_named() -> None:
     cluster = queued(sft())
     cluster.settle()
