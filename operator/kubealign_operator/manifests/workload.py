@@ -9,7 +9,7 @@ https://kueue.sigs.k8s.io/docs/concepts/workload/
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kubealign.kube.resources import WORKLOADS
@@ -209,7 +209,8 @@ def _control_set(processes: Sequence[Process], build: PodTemplateBuilder) -> Pod
 
     Preparation ends before the driver starts: as an init container it counts only where it needs more.
     """
-    templates = {process.name: reduced_template(build(process))["spec"] for process in processes}
+    pods = {process.name: build(process) for process in processes}
+    templates = {name: reduced_template(pod)["spec"] for name, pod in pods.items()}
     spec = dict(templates[names.DRIVER])
     containers = [
         *_renamed(templates[names.DRIVER], names.DRIVER),
@@ -220,8 +221,7 @@ def _control_set(processes: Sequence[Process], build: PodTemplateBuilder) -> Pod
         *items(spec.get("initContainers")),
         *_renamed(templates[PREPARE], PREPARE),
     ]
-    driver = next(process for process in processes if process.name == names.DRIVER)
-    return PodSet(CONTROL, (CONTROL,), 1, None, {"spec": spec}, _topology(CONTROL, build(driver)))
+    return PodSet(CONTROL, (CONTROL,), 1, None, {"spec": spec}, _topology(CONTROL, pods[names.DRIVER]))
 
 
 def _topology(group: str, pod: Mapping[str, Any]) -> Json | None:
@@ -248,8 +248,8 @@ def _merge_equal(sets: Sequence[PodSet]) -> list[PodSet]:
             key = pod_set.name
         other = merged.get(key)
         if other is not None:
-            groups, count = (*other.groups, *pod_set.groups), other.count + pod_set.count
-            merged[key] = PodSet(other.name, groups, count, None, other.template, other.topology)
+            groups = (*other.groups, *pod_set.groups)
+            merged[key] = replace(other, groups=groups, count=other.count + pod_set.count)
         else:
             merged[key] = pod_set
     return list(merged.values())

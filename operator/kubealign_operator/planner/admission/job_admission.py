@@ -110,8 +110,7 @@ class JobAdmission:
 
     def worker_manifest(self, unit: str, members: Sequence[Process]) -> Mapping[str, Any]:
         """Return the Workload with which one rollout worker asks for quota."""
-        base = pod_set_of(members[0], self.sets)
-        only = PodSet(base.name, base.groups, len(members), None, base.template, base.topology)
+        only = replace(pod_set_of(members[0], self.sets), count=len(members), min_count=None)
         return workload(self.context, [only], self.priority, unit)
 
     def placements(self, process: Process) -> tuple[PodPlacement, ...]:
