@@ -72,7 +72,7 @@ def test_a_preempted_job_saves_waits_and_goes_on(
     low = paced_job("low", _STEPS)
     low["metadata"]["labels"] = {QUEUE_LABEL: _QUEUE}
     low["spec"]["checkpoint"]["uri"] = f"s3://{BUCKET}/low"
-    # The image of these pods has no certificates of its own, as images of the project have.
+    # The image of these pods has no certificates of its own.
     certificates = {"SSL_CERT_FILE": str(path_in_containers(Path(certifi.where())))}
     variables = [
         {"name": name, "value": value} for name, value in (store.environment() | certificates).items()

@@ -18,8 +18,8 @@ from cluster.support.team import Team
 from kubealign.labels import QUEUE_LABEL, QUEUE_PRIORITY_LABEL
 
 _GPU = "nvidia.com/gpu"
-#: Room for the control pods of a few jobs and for four GPUs.
-_QUOTA = {"cpu": "100", "memory": "1Ti", _GPU: "4"}
+#: Room for the pods of a few jobs, beside their GPUs.
+_QUOTA = {"cpu": "100", "memory": "1Ti"}
 _QUEUE = "align"
 _RACK = "example.com/rack"
 _RACKS = {"simulated-0": "a", "simulated-1": "b"}
