@@ -106,6 +106,13 @@ def _ended(shell: Shell) -> None:
     assert shell.run("samples", "tiny", "--step", "1").count("step 1 ") > 0
     rows = shell.run("metrics", "tiny", "-f", "reward/mean", "-o", "csv", "--last", "0").splitlines()
     assert [row.split(",")[0] for row in rows] == ["step", *map(str, range(1, STEPS + 1))]
+    result = shell.run("result", "tiny").strip()
+    assert result == str(shell.folder / "runs" / "tiny" / "result")
+    copy = shell.folder / "aligned"
+    assert shell.run("result", "tiny", "--into", str(copy)) == f"{copy}\n"
+    files = {path.name: path.read_bytes() for path in copy.iterdir()}
+    assert files == {path.name: path.read_bytes() for path in Path(result).iterdir()} and files
+    assert f"--into is {copy}, which exists" in shell.run("result", "tiny", "--into", str(copy), code=1)
     described = shell.run("describe", "tiny")
     for text in (
         "Succeeded",
