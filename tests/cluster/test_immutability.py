@@ -62,6 +62,7 @@ FIXED: list[tuple[str, Any]] = [
     ("trackers", {"trackers": [{"name": "lines", "jsonLines": {}}]}),
     ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
     ("checkpoint", {"checkpoint": {"keep": 5}}),
+    ("checkpoint", {"checkpoint": {"keepBest": {"metric": "val/loss"}}}),
     ("checkpoint", {"checkpoint": {"recordBatches": True}}),
     ("checkpoint", {"checkpoint": {"uri": "s3://bucket/jobs/ppo"}}),
     ("checkpoint", {"checkpoint": {"from": {"job": {"name": "old"}}}}),

@@ -113,6 +113,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     )
     yield from _name_rules()
     yield from _early_stopping_rules()
+    yield from _keep_best_rules()
 
 
 def _in_flight_rules() -> Iterator[CelRule]:
@@ -585,5 +586,13 @@ def _early_stopping_rules() -> Iterator[CelRule]:
     yield CelRule(
         "!has(self.validation) || !has(self.validation.earlyStopping) || has(self.validation.everySteps)",
         "early stopping needs a measurement every so many steps: set it",
+        field_path=".validation.everySteps",
+    )
+
+
+def _keep_best_rules() -> Iterator[CelRule]:
+    yield CelRule(
+        "!has(self.checkpoint.keepBest) || (has(self.validation) && has(self.validation.everySteps))",
+        "checkpoint.keepBest needs a measurement every so many steps: set it",
         field_path=".validation.everySteps",
     )

@@ -191,6 +191,7 @@ SWANLAB_WORKSPACE_PATTERN = r"^[-_0-9a-zA-Z]+$"
 QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 TEMPLATE_PATTERN = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
 CIDR_PATTERN = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-f:.]*:[0-9a-f:.]*/[0-9]{1,3})$"
+VALIDATION_METRIC_PATTERN = r"^val/.+$"
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
 
 #: Descriptions of the patterns for error messages and documentation.
@@ -213,6 +214,7 @@ PATTERN_DESCRIPTIONS = {
     STORAGE_FILES_PATTERN: "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, with * for any text",
     CIDR_PATTERN: "a block of addresses such as 10.1.0.0/16 or 2001:db8::/32",
     QUANTITY_PATTERN: "an amount such as 8, 500m or 16Gi",
+    VALIDATION_METRIC_PATTERN: "a validation metric such as val/loss: they begin with val/",
     TEMPLATE_PATTERN: "a text with names in braces, and its own braces doubled",
     DNS_LABEL_PATTERN: "lower-case letters, digits and hyphens, with a letter or digit at both ends",
     PYTHON_NAME_PATTERN: "the name of a Python function",
@@ -243,6 +245,9 @@ StorageFilesUri: TypeAlias = Annotated[str, Field(pattern=STORAGE_FILES_PATTERN,
 
 #: Names, branches and the like.
 ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+
+#: Metric of the validation on held-out rows.
+ValidationMetric: TypeAlias = Annotated[str, Field(pattern=VALIDATION_METRIC_PATTERN, max_length=256)]
 
 #: Maximum of integer fields without a smaller bound.
 MAX_INT32 = 2**31 - 1

@@ -589,6 +589,12 @@ def _check_early_stopping(validation: Validation | None) -> Iterator[FieldProble
         )
 
 
+def _check_keep_best(checkpoint: Checkpoint, validation: Validation | None) -> Iterator[FieldProblem]:
+    if checkpoint.keep_best is not None and (validation is None or validation.every_steps is None):
+        remedy = "checkpoint.keepBest needs a measurement every so many steps: set it"
+        yield ("validation", "everySteps"), None, remedy
+
+
 _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_length,
     _check_data,
@@ -622,4 +628,5 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_overlong,
     _check_validation,
     _check_early_stopping,
+    _check_keep_best,
 )

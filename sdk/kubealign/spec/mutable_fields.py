@@ -10,6 +10,7 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.lifecycle",
     "spec.checkpoint.everySteps",
     "spec.checkpoint.keep",
+    "spec.checkpoint.keepBest",
     "spec.checkpoint.volume",
     "spec.checkpoint.uri",
     "spec.checkpoint.recordBatches",

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -17,6 +17,7 @@ from kubealign_services.checkpoints.fence import Fence, StaleFence
 from kubealign_services.checkpoints.lineage import UNRECORDED_FENCE, Lineage, read_lineage
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, file_digest
 from kubealign_services.checkpoints.retention import remove_leftovers, removing_name, writing_name
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.runtime.failpoints import Failpoint, failpoint
 
 #: Folder of the checkpoints in the run directory.
@@ -130,21 +131,22 @@ class CheckpointReader:
 
 
 class CheckpointStore:
-    """Writes the checkpoints of one fence; the newest `keep` of its lineage are kept.
+    """Writes the checkpoints of one fence; those of its lineage are kept by the policy.
 
     A checkpoint's folder has the fence in its name. A rename that a replaced driver had begun before it was
     replaced therefore creates a folder of its own, beyond the steps that its successor's lineage includes.
 
     Args:
-        pinned: Folders of checkpoints that are still read, and stay beyond `keep` as long as they are in it.
+        pinned: Folders of checkpoints that are still read, and stay as long as they are in it.
     """
 
-    def __init__(self, fence: Fence, lineage: Lineage, keep: int, pinned: Container[Path] = ()) -> None:
-        if keep < 1:
-            raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
+    def __init__(
+        self, fence: Fence, lineage: Lineage, retention: RetentionPolicy, pinned: Container[Path] = ()
+    ) -> None:
         self._directory = fence.run_dir / CHECKPOINTS_FOLDER
         self._fence = fence
-        self._keep = keep
+        self._retention = retention
+        self._scores: dict[Path, float | None] = {}
         self._pinned = pinned
         self._is_directory_durable = False
         self.reader = CheckpointReader(fence.run_dir, lineage)
@@ -174,7 +176,7 @@ class CheckpointStore:
 
     def commit(self, path: Path, manifest: CheckpointManifest) -> StoredCheckpoint:
         """Make the folder that `begin` returned the newest checkpoint, durably, then set aside for deletion
-        the checkpoints beyond `keep`, and those of lower fences that are not in the lineage.
+        the checkpoints that the policy does not keep, and those of lower fences that are not in the lineage.
 
         Raises:
             StaleFence: Another driver has taken over. Nothing of the lineage has been changed.
@@ -210,6 +212,13 @@ class CheckpointStore:
             log.warning("old checkpoints could not be removed", extra={"cause": str(error)})
         return StoredCheckpoint(final, manifest)
 
+    def is_among_best(self, driver_state: Mapping[str, object]) -> bool:
+        """Return True if a checkpoint with this driver state would be kept because of its metric."""
+        score = self._retention.score(driver_state)
+        return score is not None and self._retention.is_among_best(
+            score, list(self._lineage_scores().values())
+        )
+
     def remove_leftovers(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Delete what `commit` has set aside, and what lower fences have left. Raises OSError."""
         if self._directory.exists():
@@ -217,13 +226,31 @@ class CheckpointStore:
 
     def _prune(self) -> None:
         # Only renamed here: a crash during the removal must not leave a folder that looks like a checkpoint.
-        remaining = set(self.reader.paths()[-self._keep :])
+        remaining = self._retention.retained(self._lineage_scores())
         for name in _list_checkpoints(self._directory):
             path = self._directory / name.text
             if path in remaining or path in self._pinned or name.fence > self._fence.number:
                 continue
             self._fence.check()
             os.rename(path, self._directory / removing_name(self._fence.number, path.name))  # noqa: PTH104
+
+    def _lineage_scores(self) -> dict[Path, float | None]:
+        """Return checkpoint -> score, oldest first. Manifests are read once."""
+        paths = self.reader.paths()
+        if self._retention.best is None:
+            return dict.fromkeys(paths)
+        self._scores = {
+            path: self._scores[path] if path in self._scores else self._read_score(path) for path in paths
+        }
+        return self._scores
+
+    def _read_score(self, path: Path) -> float | None:
+        try:
+            manifest = CheckpointManifest.model_validate_json((path / MANIFEST).read_bytes())
+        except (OSError, ValidationError) as error:
+            log.error("the manifest of %s cannot be read: %s", path.name, error)
+            return None
+        return self._retention.score(manifest.driver_state)
 
     def _free_name(self, step: int) -> Path:
         attempts = [

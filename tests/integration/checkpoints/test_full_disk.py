@@ -16,10 +16,11 @@ from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.lineage import record_start
 from kubealign_services.checkpoints.manifest import CheckpointManifest
 from kubealign_services.checkpoints.manifest import describe_shards
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStore
 
 fence = Fence(Path(sys.argv[1]), 1)
-store = CheckpointStore(fence, record_start(fence, 0), keep=2)
+store = CheckpointStore(fence, record_start(fence, 0), RetentionPolicy(2))
 
 def commit(step, state):
     path = store.begin(step)

@@ -24,6 +24,7 @@ from kubealign_services.checkpoints.fence import Fence, StaleFence, acquire_fenc
 from kubealign_services.checkpoints.history import read_history
 from kubealign_services.checkpoints.lineage import FenceStart, read_lineage, record_start
 from kubealign_services.checkpoints.manifest import ShardFile, describe_shards
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import CheckpointReader, CheckpointStore
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, TrainingHistory
 from kubealign_services.roles.driver.concurrency import run_in_thread
@@ -77,7 +78,7 @@ async def drive(run_dir: Path, keep: int) -> None:
     lineage = await run_in_thread(record_start, fence, state.step)
     history = TrainingHistory(fence, lineage)
     await history.resume_at(state)
-    store = CheckpointStore(fence, lineage, keep)
+    store = CheckpointStore(fence, lineage, RetentionPolicy(keep))
     async with CheckpointWriter("sums", fence, store, [model]) as checkpoints:  # type: ignore[list-item]
         last_step = _FIRST_STEPS if number == 1 else state.step + _LATER_STEPS
         save_every = _FIRST_SAVE_EVERY if number == 1 else 1

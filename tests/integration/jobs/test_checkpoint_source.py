@@ -29,6 +29,35 @@ def _snapshot(folder: Path) -> dict[Path, tuple[int, bytes]]:
     }
 
 
+def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    # The learning rate destroys the model: the loss on the held-out rows is lowest at the first validation.
+    destroys = {"optimizer": {"adamW": {"learningRate": 1.0}}}
+    job = sft_job(tmp_path, "parent", maxSteps=6, trainer=destroys)
+    job["spec"]["validation"] = {"data": job["spec"]["data"], "everySteps": 1}
+    best = {"metric": "val/loss", "order": "Lowest"}
+    job["spec"]["checkpoint"] = {"everySteps": 3, "keep": 1, "keepBest": best}
+    with RunningJobs(write_jobs(tmp_path, job), runs) as run:
+        assert run.end(timeout=120.0) == 0, run.output
+        lines = [line for line in run.metrics("parent") if "val/loss" in line and line["step"] > 0]
+    losses = {line["step"]: line["val/loss"] for line in lines}
+    assert sorted(losses) == [1, 2, 3, 4, 5, 6]
+    lowest = min(losses, key=lambda step: losses[step])
+    assert lowest != 6, losses
+    steps = [int(path.name.split("-")[1]) for path in (runs / "parent" / "commits").glob("step-*")]
+    assert sorted(steps) == [lowest, 6]
+
+    source = {"from": {"job": {"name": "parent"}, "step": lowest}}
+    export = sft_job(tmp_path, "export", maxSteps=lowest, trainer=destroys, checkpoint=source)
+    with RunningJobs(write_jobs(tmp_path, export), runs) as run:
+        assert run.end(timeout=120.0) == 0, run.output
+        assert not run.metrics("export")
+    exported = load_file(runs / "export" / "result" / "model.safetensors")
+    weights = _weights(runs / "parent", lowest)
+    assert {f"weight.backbone.{name}" for name in exported} == weights.keys()
+    assert all(torch.equal(tensor, weights[f"weight.backbone.{name}"]) for name, tensor in exported.items())
+
+
 def test_a_job_goes_on_from_the_checkpoint_of_another_run(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     checkpoint: dict[str, Any] = {"everySteps": 1, "keep": 9}

@@ -14,6 +14,7 @@ from kubealign.object_storage.errors import StorageRefused
 from kubealign.object_storage.location import StorageLocation
 from kubealign.replay.plan import ReplayPlan
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.lifecycle import KeepBest
 from kubealign_services.checkpoints.fence import Fence, StaleFence, acquire_fence
 from kubealign_services.checkpoints.history import StepHistory, TrainedStep, history_path, read_history
 from kubealign_services.checkpoints.lineage import read_lineage, record_start
@@ -22,6 +23,7 @@ from kubealign_services.checkpoints.remote import uploader as uploader_module
 from kubealign_services.checkpoints.remote.remote_run import CHECKPOINTS, RESULTS, AddressTaken, RemoteRun
 from kubealign_services.checkpoints.remote.resume import resume_run
 from kubealign_services.checkpoints.remote.uploader import CheckpointUploader
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import (
     CheckpointCorrupted,
     CheckpointReader,
@@ -41,10 +43,12 @@ _DEADLINE_SECONDS = 60
 class Run:
     """A run directory with the driver of its newest fence, which writes checkpoints of a few bytes."""
 
-    def __init__(self, folder: Path, uploader: CheckpointUploader, keep: int = 2) -> None:
+    def __init__(
+        self, folder: Path, uploader: CheckpointUploader, keep: int = 2, best: KeepBest | None = None
+    ) -> None:
         self.folder = folder
         self.uploader = uploader
-        self._keep = keep
+        self._retention = RetentionPolicy(keep, best)
 
     async def begin(self, claims: bool = True) -> int:
         """Begin an attempt: take a fence, claim it and continue the newest checkpoint. Return its step."""
@@ -54,15 +58,16 @@ class Run:
         step = CheckpointReader(self.folder, read_lineage(self.folder, self.fence.number)).latest_step() or 0
         self._history = StepHistory(history_path(self.folder, self.fence.number))
         self._store = CheckpointStore(
-            self.fence, record_start(self.fence, step), self._keep, self.uploader.pinned
+            self.fence, record_start(self.fence, step), self._retention, self.uploader.pinned
         )
         return step
 
-    def commit(self, step: int, round_file: str = "") -> StoredCheckpoint:
+    def commit(self, step: int, round_file: str = "", exact: float | None = None) -> StoredCheckpoint:
         """Train a step and commit its checkpoint.
 
         Args:
             round_file: File of the rows of the current round; empty: the algorithm has no rounds.
+            exact: Value of val/exact at this step; None: it was not validated.
         """
         number = self.fence.number
         self._history.append(TrainedStep(fence=number, step=step, version=step, prompts=[f"prompt-{step}"]))
@@ -76,7 +81,12 @@ class Run:
             weight_version=step,
             fence=number,
             shards=shards,
-            driver_state={"step": step, "round": {"file": round_file}},
+            driver_state={
+                "step": step,
+                "round": {"file": round_file},
+                "validation": {"val/exact": exact},
+                "validated_step": None if exact is None else step,
+            },
         )
         return self._store.commit(folder, manifest)
 
@@ -140,7 +150,7 @@ async def test_an_empty_run_directory_is_restored(
 ) -> None:
     first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
     assert await resume_run(remote, job, first) is None
-    async with CheckpointUploader(remote, first, keep=1) as uploader:
+    async with CheckpointUploader(remote, first, RetentionPolicy(1)) as uploader:
         run = Run(first, uploader, keep=1)
         await run.begin()
         await run.commit_and_upload(1, 2)
@@ -171,7 +181,7 @@ async def test_the_rows_of_the_round_and_the_parent_are_restored(
     await asyncio.to_thread((first / "rounds").mkdir)
     for name, data in {**restored, "rounds/round-1": b"of an earlier round"}.items():
         await asyncio.to_thread((first / name).write_bytes, data)
-    async with CheckpointUploader(remote, first, keep=1) as uploader:
+    async with CheckpointUploader(remote, first, RetentionPolicy(1)) as uploader:
         run = Run(first, uploader)
         await run.begin()
         await uploader.enqueue(await asyncio.to_thread(run.commit, 1, "round-2"))
@@ -185,7 +195,7 @@ async def test_an_interrupted_restoration_is_repeated(
     remote: RemoteRun, job: AlignmentJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
-    async with CheckpointUploader(remote, first, keep=2) as uploader:
+    async with CheckpointUploader(remote, first, RetentionPolicy(2)) as uploader:
         run = Run(first, uploader)
         await run.begin()
         await run.commit_and_upload(1)
@@ -213,7 +223,7 @@ async def test_training_goes_on_while_the_store_is_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_dir = folder(tmp_path, "run")
-    async with CheckpointUploader(remote, run_dir, keep=2) as uploader:
+    async with CheckpointUploader(remote, run_dir, RetentionPolicy(2)) as uploader:
         run = Run(run_dir, uploader, keep=1)
         await run.begin()
         proxy.faults = lambda request: Fault.REFUSE
@@ -242,7 +252,7 @@ async def test_a_checkpoint_stays_while_it_is_uploaded(
     proxy: FaultyStorageProxy, remote: RemoteRun, tmp_path: Path
 ) -> None:
     run_dir = folder(tmp_path, "run")
-    async with CheckpointUploader(remote, run_dir, keep=5) as uploader:
+    async with CheckpointUploader(remote, run_dir, RetentionPolicy(5)) as uploader:
         run = Run(run_dir, uploader, keep=1)
         await run.begin()
         reached, go_on = asyncio.Event(), asyncio.Event()
@@ -268,7 +278,7 @@ async def test_a_checkpoint_stays_while_it_is_uploaded(
 
 async def test_old_copies_and_remnants_are_deleted(remote: RemoteRun, s3: S3Server, tmp_path: Path) -> None:
     run_dir = folder(tmp_path, "run")
-    async with CheckpointUploader(remote, run_dir, keep=2) as uploader:
+    async with CheckpointUploader(remote, run_dir, RetentionPolicy(2)) as uploader:
         run = Run(run_dir, uploader)
         await run.begin()
         stored = s3.objects.joinpath(*remote.uri.split("/")[3:]) / CHECKPOINTS
@@ -292,11 +302,40 @@ async def test_old_copies_and_remnants_are_deleted(remote: RemoteRun, s3: S3Serv
         assert [name.step for name in await remote.published(RESULTS)] == [4]
 
 
+async def test_copies_of_the_best_checkpoints_stay(remote: RemoteRun, s3: S3Server, tmp_path: Path) -> None:
+    best = KeepBest(metric="val/exact")
+    values = {1: 0.1, 2: 0.5, 3: 0.3, 4: None, 5: 0.5}
+    async with CheckpointUploader(remote, tmp_path, RetentionPolicy(1, best)) as uploader:
+        run = Run(tmp_path, uploader, keep=1, best=best)
+        await run.begin()
+        for step, exact in values.items():
+            await uploader.enqueue(await asyncio.to_thread(run.commit, step, exact=exact))
+            await uploaded(uploader)
+    assert await remote_steps(remote) == [2, 5]
+    assert run.local_steps() == [2, 5]
+
+
+async def test_the_best_checkpoint_is_copied_although_a_newer_one_waits(
+    proxy: FaultyStorageProxy, remote: RemoteRun, tmp_path: Path
+) -> None:
+    best = KeepBest(metric="val/exact")
+    async with CheckpointUploader(remote, tmp_path, RetentionPolicy(1, best)) as uploader:
+        run = Run(tmp_path, uploader, keep=1, best=best)
+        await run.begin()
+        proxy.faults = lambda request: Fault.SLOW_DOWN if request.method == "PUT" else None
+        for step, exact in {1: 0.1, 2: 0.5, 3: 0.3, 4: None, 5: None}.items():
+            await uploader.enqueue(await asyncio.to_thread(run.commit, step, exact=exact))
+        proxy.faults = lambda request: None
+        await uploaded(uploader)
+        assert not uploader.pinned
+    assert await remote_steps(remote) == [2, 5]
+
+
 async def test_old_copies_that_cannot_be_deleted_stop_no_upload(
     proxy: FaultyStorageProxy, remote: RemoteRun, tmp_path: Path
 ) -> None:
     run_dir = folder(tmp_path, "run")
-    async with CheckpointUploader(remote, run_dir, keep=1) as uploader:
+    async with CheckpointUploader(remote, run_dir, RetentionPolicy(1)) as uploader:
         run = Run(run_dir, uploader)
         await run.begin()
         proxy.faults = lambda request: Fault.REFUSE if "?delete" in request.target else None
@@ -313,7 +352,10 @@ async def test_a_replaced_driver_publishes_nothing(
     remote: RemoteRun, job: AlignmentJob, tmp_path: Path
 ) -> None:
     first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
-    async with CheckpointUploader(remote, first, keep=2) as old, CheckpointUploader(remote, second, 2) as new:
+    async with (
+        CheckpointUploader(remote, first, RetentionPolicy(2)) as old,
+        CheckpointUploader(remote, second, RetentionPolicy(2)) as new,
+    ):
         replaced = Run(first, old)
         await replaced.begin()
         await replaced.commit_and_upload(1, 2)
@@ -376,7 +418,7 @@ async def test_a_successor_with_a_lower_step_is_continued(
     remote: RemoteRun, job: AlignmentJob, tmp_path: Path
 ) -> None:
     run_dir = folder(tmp_path, "run")
-    async with CheckpointUploader(remote, run_dir, keep=5) as uploader:
+    async with CheckpointUploader(remote, run_dir, RetentionPolicy(5)) as uploader:
         run = Run(run_dir, uploader)
         await run.begin()
         await run.commit_and_upload(1)
@@ -394,7 +436,7 @@ async def test_a_damaged_copy_is_skipped_and_named(
     remote: RemoteRun, s3: S3Server, job: AlignmentJob, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_dir = folder(tmp_path, "run")
-    async with CheckpointUploader(remote, run_dir, keep=2) as uploader:
+    async with CheckpointUploader(remote, run_dir, RetentionPolicy(2)) as uploader:
         run = Run(run_dir, uploader)
         await run.begin()
         await run.commit_and_upload(1, 2)
@@ -427,7 +469,7 @@ async def test_wrong_credentials_are_refused_at_the_start(
     remote: RemoteRun, location: StorageLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    async with CheckpointUploader(RemoteRun(Bucket(location)), tmp_path, keep=1) as uploader:
+    async with CheckpointUploader(RemoteRun(Bucket(location)), tmp_path, RetentionPolicy(1)) as uploader:
         with pytest.raises(StorageRefused, match="SignatureDoesNotMatch"):
             await uploader.begin_attempt(1)
 
@@ -439,7 +481,7 @@ async def test_a_run_directory_with_a_checkpoint_needs_no_answer(
     proxy.faults = lambda request: Fault.REFUSE
     with pytest.raises(StorageFull, match=rf"spec\.checkpoint\.uri: {remote.uri}/job\.json could not"):
         await restore_run_directory(copied, tmp_path)
-    async with CheckpointUploader(remote, tmp_path, keep=1) as uploader:
+    async with CheckpointUploader(remote, tmp_path, RetentionPolicy(1)) as uploader:
         run = Run(tmp_path, uploader)
         await run.begin(claims=False)
         await asyncio.to_thread(run.commit, 1)

@@ -1,5 +1,7 @@
 """Checkpoints, deadlines and budgets."""
 
+from enum import StrEnum
+
 from pydantic import Field, model_validator
 
 from kubealign.spec.base import (
@@ -9,6 +11,7 @@ from kubealign.spec.base import (
     ObjectName,
     SpecModel,
     StorageUri,
+    ValidationMetric,
     VolumePath,
     require_exactly_one,
 )
@@ -71,11 +74,36 @@ class CheckpointSource(SpecModel):
         return self
 
 
+class MetricOrder(StrEnum):
+    """Which values of a metric are the better ones."""
+
+    HIGHEST = "Highest"
+    LOWEST = "Lowest"
+
+
+class KeepBest(SpecModel):
+    """Checkpoints that are kept because of their validation, beside the newest ones.
+
+    A validation whose value is among the best so far is followed by a checkpoint of its step.
+    """
+
+    metric: ValidationMetric = Field(description="A metric under val/, such as val/exact or val/loss.")
+    count: int = Field(1, ge=1, le=100, description="Number of best checkpoints to keep.")
+    order: MetricOrder = Field(
+        MetricOrder.HIGHEST, description="Highest: greater values are better. Lowest: smaller ones are."
+    )
+
+
 class Checkpoint(SpecModel):
     """Checkpoints from which an interrupted job resumes. One is always written at the end."""
 
     every_steps: int = Field(50, ge=1, le=MAX_INT32, description="Steps between checkpoints.")
     keep: int = Field(2, ge=1, le=100, description="Number of newest checkpoints to keep.")
+    keep_best: KeepBest | None = Field(
+        None,
+        description="Also keep the best checkpoints by a validation metric; needs validation.everySteps. "
+        "null: the newest alone.",
+    )
     volume: RunsVolume | None = Field(
         None,
         description="In a cluster: the volume for run directories. On one machine: unused, checkpoints "

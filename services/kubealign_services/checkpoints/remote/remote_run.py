@@ -11,6 +11,7 @@ the same next number, and only one of them gets it.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,12 +29,14 @@ from kubealign.object_storage.folders import (
 from kubealign.object_storage.results import RESULTS_FOLDER
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.fence import StaleFence
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import CheckpointName
 
 JOB_OBJECT = "job.json"
 CHECKPOINTS = "checkpoints"
 RESULTS = RESULTS_FOLDER
 _FENCES = "fences"
+_SCORE_LABEL = "score"
 
 
 class AddressTaken(Exception):
@@ -153,22 +156,29 @@ class RemoteRun:
         Args:
             kind: CHECKPOINTS or RESULTS.
         """
-        names = await self._names(kind)
-        return [name for name in names if await self.is_published(f"{kind}/{name.text}")]
+        return list(await self._published_labels(kind))
+
+    async def _published_labels(self, kind: str) -> dict[CheckpointName, dict[str, str]]:
+        labels = {}
+        for name in await self._names(kind):
+            with suppress(ObjectMissing):
+                manifest = await read_manifest(self._bucket, f"{kind}/{name.text}")
+                labels[name] = manifest.labels
+        return labels
 
     async def download(self, folder: str, into: Path) -> FolderManifest:
         """Download a published folder into an empty one. See `download_folder`."""
         return await download_folder(self._bucket, folder, into)
 
-    async def remove_old(self, kind: str, keep: int, claim: RemoteClaim) -> None:
-        """Delete the folders of a kind beyond the newest `keep`, and those that drivers up to this one have
-        left incomplete. Folders of higher fences stay.
+    async def remove_old(self, kind: str, retention: RetentionPolicy, claim: RemoteClaim) -> None:
+        """Delete the folders of a kind that the policy does not keep, and those that drivers up to this one
+        have left incomplete. Folders of higher fences stay.
 
         Must not be called while this driver uploads to a folder of the kind. Raises StaleFence, AddressTaken.
         """
         await self.check_claim(claim)
-        complete = await self.published(kind)
-        remaining = set(complete[-keep:])
+        scores = {name: _score(labels) for name, labels in (await self._published_labels(kind)).items()}
+        remaining = retention.retained(scores)
         for name in await self._names(kind):
             if name not in remaining and name.fence <= claim.fence:
                 await delete_folder(self._bucket, f"{kind}/{name.text}")
@@ -179,6 +189,16 @@ class RemoteRun:
             (name for name in names if name is not None),
             key=lambda name: (name.fence, name.step, name.attempt),
         )
+
+
+def score_labels(score: float | None) -> dict[str, str]:
+    """Return the labels of a checkpoint with this score (see RetentionPolicy), for `remove_old`."""
+    return {} if score is None else {_SCORE_LABEL: repr(score)}
+
+
+def _score(labels: Mapping[str, str]) -> float | None:
+    text = labels.get(_SCORE_LABEL)
+    return None if text is None else float(text)
 
 
 def _claim_name(fence: int) -> str:

@@ -1,15 +1,16 @@
 """Uploads committed checkpoints beside training, and at the end the result.
 
 Training never waits for the network: a checkpoint is committed on the volume, and its copy follows. Where
-uploads are slower than checkpoints, those in between are left out. While the store does not answer, the
-newest checkpoint waits, and its retries go on for as long as the job does.
+uploads are slower than checkpoints, those in between are left out, unless they are among the best by the
+job's metric. While the store does not answer, the newest checkpoint waits, and its retries go on for as long
+as the job does.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,8 +19,15 @@ from kubealign.backoff import restart_backoff
 from kubealign.object_storage.errors import StorageError
 from kubealign.object_storage.folders import FolderFile
 from kubealign.object_storage.results import result_name
-from kubealign_services.checkpoints.remote.remote_run import CHECKPOINTS, RESULTS, RemoteClaim, RemoteRun
+from kubealign_services.checkpoints.remote.remote_run import (
+    CHECKPOINTS,
+    RESULTS,
+    RemoteClaim,
+    RemoteRun,
+    score_labels,
+)
 from kubealign_services.checkpoints.remote.run_files import remove_snapshots, run_id, snapshot_files
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import StoredCheckpoint
 
 log = logging.getLogger(__name__)
@@ -48,23 +56,24 @@ class UploadState:
 
 
 class CheckpointUploader:
-    """Uploads the newest checkpoint of a run directory, one after the other, while its context is open.
+    """Uploads checkpoints of a run directory, one after the other, while its context is open.
 
     It lives as long as the driver's process: an attempt that ends does not disturb an upload.
 
     Attributes:
-        pinned: Folder of the checkpoint that is uploaded, or is the next one, which must not be deleted.
+        pinned: Folders of the checkpoints that are uploaded or wait for it, which must not be deleted.
     """
 
-    def __init__(self, remote: RemoteRun, run_dir: Path, keep: int) -> None:
+    def __init__(self, remote: RemoteRun, run_dir: Path, retention: RetentionPolicy) -> None:
         self.state = UploadState()
         self.pinned: set[Path] = set()
         self._remote = remote
         self._run_dir = run_dir
-        self._keep = keep
+        self._retention = retention
         self._claim: RemoteClaim | None = None
         self._claimed: RemoteClaim | None = None
-        self._next: StoredCheckpoint | None = None
+        #: Checkpoints that wait for their upload, oldest first.
+        self._waiting: list[StoredCheckpoint] = []
         self._current: StoredCheckpoint | None = None
         self._uploaded: set[str] = set()
         #: Error of the current upload's last attempt; None: it has not failed.
@@ -100,11 +109,13 @@ class CheckpointUploader:
         await self._ensure_claimed()
 
     async def enqueue(self, checkpoint: StoredCheckpoint) -> None:
-        """Upload a checkpoint once the current upload has ended, in place of one that still waits for it."""
+        """Upload a checkpoint once the current upload has ended. Those that still wait for it are left out,
+        unless they are among the best.
+        """
         if checkpoint.path.name in self._uploaded:
             return
         async with self._changed:
-            self._next = checkpoint
+            self._add_waiting(checkpoint)
             self._pin()
             self._changed.notify_all()
 
@@ -133,7 +144,7 @@ class CheckpointUploader:
     @property
     def is_idle(self) -> bool:
         """True if no checkpoint waits for its upload."""
-        return self._next is None and self._current is None
+        return not self._waiting and self._current is None
 
     async def wait_until_replaced(self) -> None:
         """Wait until another driver has taken over. Raises StaleFence or AddressTaken then."""
@@ -153,7 +164,7 @@ class CheckpointUploader:
         self.state.bytes += manifest.size_bytes
         uri = f"{self._remote.uri}/{RESULTS}/{name}"
         log.info("result uploaded", extra={"uri": uri, "bytes": manifest.size_bytes})
-        await self._remove_old(RESULTS, 1)
+        await self._remove_old(RESULTS, RetentionPolicy(1))
         return uri
 
     @property
@@ -170,9 +181,9 @@ class CheckpointUploader:
     async def _run(self) -> None:
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: self._next is not None)
-                self._current, self._next = self._next, None
-            assert self._current is not None
+                await self._changed.wait_for(lambda: bool(self._waiting))
+                # The newest first: it is what a restart needs.
+                self._current = self._waiting.pop()
             try:
                 await self._upload_with_retries(self._current)
             except Exception as error:
@@ -186,7 +197,7 @@ class CheckpointUploader:
                     self._changed.notify_all()
 
     async def _upload_with_retries(self, checkpoint: StoredCheckpoint) -> None:
-        """Upload a checkpoint, or leave it out once a newer one waits after a failure.
+        """Upload a checkpoint, or let a newer one that waits go first after a failure.
 
         Raises StaleFence and AddressTaken.
         """
@@ -206,17 +217,32 @@ class CheckpointUploader:
                     "a checkpoint could not be uploaded",
                     extra={"step": checkpoint.manifest.step, "cause": str(error), "retry_seconds": delay},
                 )
-            if await self._newer_waits(delay):
+            if await self._newer_waits(checkpoint, delay):
                 return
 
-    async def _newer_waits(self, seconds: float) -> bool:
-        """Return True as soon as a newer checkpoint waits, False after this time."""
+    async def _newer_waits(self, checkpoint: StoredCheckpoint, seconds: float) -> bool:
+        """Return True as soon as a newer checkpoint waits, False after this time.
+
+        This one then waits too if it is among the best.
+        """
         try:
             async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: self._next is not None)
+                await self._changed.wait_for(lambda: self._has_newer(checkpoint))
+                self._add_waiting(checkpoint)
         except TimeoutError:
             return False
         return True
+
+    def _has_newer(self, checkpoint: StoredCheckpoint) -> bool:
+        return any(_age(other) > _age(checkpoint) for other in self._waiting)
+
+    def _add_waiting(self, checkpoint: StoredCheckpoint) -> None:
+        """Let a checkpoint wait for its upload; of all that wait the newest stays, and the best."""
+        others = [other for other in self._waiting if other.path != checkpoint.path]
+        waiting = sorted([*others, checkpoint], key=_age)
+        scores = {other.path: self._retention.score(other.manifest.driver_state) for other in waiting}
+        stay = replace(self._retention, keep=1).retained(scores)
+        self._waiting = [other for other in waiting if other.path in stay]
 
     async def _upload(self, checkpoint: StoredCheckpoint, uploaded: dict[str, FolderFile]) -> None:
         manifest = checkpoint.manifest
@@ -226,6 +252,7 @@ class CheckpointUploader:
         if not await self._remote.is_published(folder):
             files = await asyncio.to_thread(snapshot_files, self._run_dir, checkpoint)
             labels = {"job": manifest.job, "step": str(manifest.step), "fence": str(manifest.fence)}
+            labels |= score_labels(self._retention.score(manifest.driver_state))
             published = await self._remote.publish(
                 folder, files, labels, lambda: self._current_claim, uploaded
             )
@@ -244,19 +271,24 @@ class CheckpointUploader:
                 "seconds": seconds,
             },
         )
-        await self._remove_old(CHECKPOINTS, self._keep)
+        await self._remove_old(CHECKPOINTS, self._retention)
 
-    async def _remove_old(self, kind: str, keep: int) -> None:
+    async def _remove_old(self, kind: str, retention: RetentionPolicy) -> None:
         """Delete old copies. A failure leaves them for the next upload. Raises StaleFence, AddressTaken."""
         try:
-            await self._remote.remove_old(kind, keep, self._current_claim)
+            await self._remote.remove_old(kind, retention, self._current_claim)
         except StorageError as error:
             log.warning("old copies could not be deleted", extra={"kind": kind, "cause": str(error)})
 
     def _pin(self) -> None:
-        waiting = {checkpoint.path for checkpoint in (self._current, self._next) if checkpoint is not None}
-        self.pinned.intersection_update(waiting)
-        self.pinned.update(waiting)
+        needed = {checkpoint.path for checkpoint in (self._current, *self._waiting) if checkpoint is not None}
+        self.pinned.intersection_update(needed)
+        self.pinned.update(needed)
+
+
+def _age(checkpoint: StoredCheckpoint) -> tuple[int, int]:
+    """Return the order of checkpoints: those of a later driver are newer."""
+    return checkpoint.manifest.fence, checkpoint.manifest.step
 
 
 def _all_files(folder: Path) -> dict[str, Path]:

@@ -18,6 +18,7 @@ from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.history import CorruptHistory
 from kubealign_services.checkpoints.lineage import CorruptLineage, read_lineage, record_start
 from kubealign_services.checkpoints.remote.uploader import CheckpointUploader
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import (
     CheckpointCorrupted,
     CheckpointReader,
@@ -148,7 +149,7 @@ async def run_attempt(
                     max_payload=bus.max_payload,
                 )
                 pinned: Container[Path] = () if uploader is None else uploader.pinned
-                store = CheckpointStore(run_fence, lineage, spec.checkpoint.keep, pinned)
+                store = CheckpointStore(run_fence, lineage, RetentionPolicy.of(spec.checkpoint), pinned)
                 if uploader is not None:
                     newest = await asyncio.to_thread(store.reader.newest)
                     if newest is not None:

@@ -340,7 +340,7 @@ def build_validation(
         measurements.append(
             SampledResponses(sampler, names, spec.group_by, context.run_dir / "validation", show)
         )
-    return ValidationSchedule(spec, measurements, report, names.values())
+    return ValidationSchedule(spec, measurements, report, names.values(), job.spec.checkpoint.keep_best)
 
 
 def _build_validation_sampler(

@@ -15,6 +15,7 @@ from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.checkpoints.remote.remote_run import AddressTaken, RemoteRun
 from kubealign_services.checkpoints.remote.resume import resume_run
 from kubealign_services.checkpoints.remote.uploader import CheckpointUploader
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import CheckpointCorrupted, CheckpointReader
 from kubealign_services.roles.driver.cancellation import run_until_any
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
@@ -79,7 +80,7 @@ async def run_uploader(
     if remote is None:
         yield None
         return
-    async with CheckpointUploader(remote, run_dir, job.spec.checkpoint.keep) as uploader:
+    async with CheckpointUploader(remote, run_dir, RetentionPolicy.of(job.spec.checkpoint)) as uploader:
         try:
             yield uploader
         except ShutdownRequested:

@@ -60,6 +60,12 @@ class CheckpointWriter:
         """Return True if a checkpoint contains the step of `state`, or no step was made yet."""
         return state.step == max(self._last_saved_step, self._store.reader.latest_step() or 0)
 
+    async def is_among_best(self, state: JobState) -> bool:
+        """Return True if a checkpoint of `state` would be kept because of its validation metric."""
+        if state.step == 0 or state.validated_step != state.step:
+            return False
+        return await run_in_thread(self._store.is_among_best, state.model_dump())
+
     async def save(self, state: JobState) -> None:
         """Save a checkpoint of `state` unless one exists.
 

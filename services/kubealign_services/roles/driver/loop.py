@@ -46,7 +46,7 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
             step.add(objective_metrics(step.metrics))
         if run.validation.is_due(state.step):
             await run.validation.measure(state)
-        if run.is_checkpoint_due(state.step):
+        if run.is_checkpoint_due(state.step) or await run.checkpoints.is_among_best(state):
             await run.save_checkpoint(state)
     await run.validation.measure_at_end(state)
     await run.save_checkpoint(state)

@@ -91,7 +91,9 @@ def load_parent_checkpoint(
         checkpoint = reader.latest() if step is None else reader.at_step(step)
         if checkpoint is None:
             raise UnrecoverableError(_missing_checkpoint(parent_run, step, _checkpoint_steps(parent_run)))
-        if checkpoint.manifest.step >= total_steps:
+        # With the step named in the spec, a job that ends with it trains nothing and exports the model.
+        is_export = source is not None and source.step == total_steps
+        if checkpoint.manifest.step >= total_steps and not is_export:
             raise UnrecoverableError(
                 f"{_FIELD}: the checkpoint is of step {checkpoint.manifest.step}, and this job ends after "
                 f"step {total_steps}: raise spec.maxSteps or maxEpochs, which count the parent's steps too"

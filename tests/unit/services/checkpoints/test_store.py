@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kubealign.spec.sections.lifecycle import KeepBest
 from kubealign_services.checkpoints import store as store_module
 from kubealign_services.checkpoints.fence import Fence, StaleFence, acquire_fence
 from kubealign_services.checkpoints.lineage import record_start
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, describe_shards
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import (
     MANIFEST,
     CheckpointCorrupted,
@@ -28,10 +30,12 @@ from kubealign_services.checkpoints.store import (
 pytestmark = pytest.mark.timeout(60)
 
 
-def open_store(run_dir: Path, keep: int, fence: int = 1, step: int = 0) -> CheckpointStore:
+def open_store(
+    run_dir: Path, keep: int, fence: int = 1, step: int = 0, best: KeepBest | None = None
+) -> CheckpointStore:
     """Return the store of a driver that continues from `step`."""
     start = Fence(run_dir, fence)
-    return CheckpointStore(start, record_start(start, step), keep)
+    return CheckpointStore(start, record_start(start, step), RetentionPolicy(keep, best))
 
 
 def names(run_dir: Path) -> list[str]:
@@ -84,6 +88,36 @@ def test_newest_steps_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 100_000_000):
         commit(store, step)
     assert names(tmp_path) == ["step-00000010-fence-1", "step-100000000-fence-1"]
+
+
+def validated(step: int, exact: float) -> dict[str, Any]:
+    return {"validation": {"val/exact": exact}, "validated_step": step}
+
+
+def test_best_steps_are_kept_beside_the_newest(tmp_path: Path) -> None:
+    best = KeepBest(metric="val/exact", count=2)
+    store = open_store(tmp_path, keep=1, best=best)
+    for step, exact in ((1, 0.2), (2, 0.6), (3, 0.4), (4, 0.6)):
+        assert store.is_among_best({"step": step, **validated(step, exact)})
+        commit(store, step, **validated(step, exact))
+    commit(store, 5)
+    assert [int(name.split("-")[1]) for name in names(tmp_path)] == [2, 4, 5]
+    # A driver that starts again reads the values from the manifests.
+    again = open_store(tmp_path, keep=1, fence=2, step=5, best=best)
+    assert not again.is_among_best({"step": 6, **validated(6, 0.6)})
+    assert again.is_among_best({"step": 6, **validated(6, 0.7)})
+    commit(again, 6, **validated(6, 0.7))
+    commit(again, 7)
+    assert [int(name.split("-")[1]) for name in names(tmp_path)] == [2, 6, 7]
+
+
+def test_values_of_another_lineage_do_not_count(tmp_path: Path) -> None:
+    best = KeepBest(metric="val/exact")
+    store = open_store(tmp_path, keep=1, best=best)
+    commit(store, 2, **validated(2, 0.1))
+    commit(store, 4, **validated(4, 0.9))
+    again = open_store(tmp_path, keep=1, fence=2, step=2, best=best)
+    assert again.is_among_best({"step": 4, **validated(4, 0.2)})
 
 
 def test_repeated_commit_of_a_step_is_newer(tmp_path: Path) -> None:
@@ -200,10 +234,10 @@ def test_replaced_driver_writes_and_removes_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         acquire_fence(tmp_path)
     old, new = Fence(tmp_path, 1), Fence(tmp_path, 2)
-    store = CheckpointStore(new, record_start(new, 0), keep=2)
+    store = CheckpointStore(new, record_start(new, 0), RetentionPolicy(2))
     commit(store, 60)
     successors = store.begin(70)
-    replaced = CheckpointStore(old, store.reader._lineage, keep=1)
+    replaced = CheckpointStore(old, store.reader._lineage, RetentionPolicy(1))
     with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
         replaced.begin(80)
     replaced.remove_leftovers()

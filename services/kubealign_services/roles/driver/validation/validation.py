@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from kubealign.spec.sections.lifecycle import KeepBest
 from kubealign.spec.sections.validation import Validation as ValidationSpec
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
@@ -108,6 +109,7 @@ class ValidationSchedule:
     """Schedule of measurements, and early stopping. Without a spec nothing is measured.
 
     Args:
+        keep_best: Names a metric that must be measured too; None: none.
         score_metrics: Metrics that a measurement lacks where the score applies to no response.
     """
 
@@ -117,7 +119,13 @@ class ValidationSchedule:
         measurements: list[Measurement],
         report: MetricsReport,
         score_metrics: Collection[str] = (),
+        keep_best: KeepBest | None = None,
     ) -> None:
+        self._named_metrics = {}
+        if spec is not None and spec.early_stopping is not None:
+            self._named_metrics["spec.validation.earlyStopping.metric"] = spec.early_stopping.metric
+        if keep_best is not None:
+            self._named_metrics["spec.checkpoint.keepBest.metric"] = keep_best.metric
         self._score_metrics = frozenset(score_metrics)
         self._spec = spec
         self._measurements = measurements
@@ -155,14 +163,14 @@ class ValidationSchedule:
         state.validated_step = state.step
         self._report.write(state.step, metrics)
         self._seconds = time.perf_counter() - started_at
+        for field, metric in self._named_metrics.items():
+            if metric not in metrics and metric not in self._score_metrics:
+                raise UnrecoverableError(
+                    f"{field}: {metric} is not measured; there are {', '.join(sorted(metrics))}"
+                )
         stopping = self._spec.early_stopping if self._spec else None
-        if stopping is None or (stopping.metric in self._score_metrics and stopping.metric not in metrics):
+        if stopping is None or stopping.metric not in metrics:
             return
-        if stopping.metric not in metrics:
-            raise UnrecoverableError(
-                f"spec.validation.earlyStopping.metric: {stopping.metric} is not measured; "
-                f"there are {', '.join(sorted(metrics))}"
-            )
         value = metrics[stopping.metric]
         if stopping.target.is_reached(value) and state.step > 0:
             state.finished = f"{stopping.metric} reached {value:.4g}"

@@ -13,6 +13,7 @@ from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.lineage import record_start
 from kubealign_services.checkpoints.manifest import ShardFile, describe_shards
 from kubealign_services.checkpoints.retention import writing_name
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import CheckpointReader, CheckpointStore
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, TrainingHistory
 from kubealign_services.roles.driver.state import JobState
@@ -47,7 +48,7 @@ def intercept(monkeypatch: pytest.MonkeyPatch, before: Callable[[str, Any], None
 @pytest.fixture
 def writer(tmp_path: Path) -> CheckpointWriter:
     fence = Fence(tmp_path, 2)
-    store = CheckpointStore(fence, record_start(fence, 0), keep=1)
+    store = CheckpointStore(fence, record_start(fence, 0), RetentionPolicy(1))
     return CheckpointWriter("sums", fence, store, [Trainer()])  # type: ignore[list-item]
 
 

@@ -10,6 +10,7 @@ from kubealign_services.checkpoints.fence import Fence, acquire_fence
 from kubealign_services.checkpoints.history import StepHistory, TrainedStep, history_path, read_history
 from kubealign_services.checkpoints.lineage import record_start
 from kubealign_services.checkpoints.manifest import CheckpointManifest, describe_shards
+from kubealign_services.checkpoints.retention_policy import RetentionPolicy
 from kubealign_services.checkpoints.store import CheckpointStore
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.parent_run import check_parent, load_parent_checkpoint
@@ -34,7 +35,7 @@ def parent(tmp_path: Path) -> Path:
     """A run of five steps with checkpoints of steps 2 and 4."""
     fence = _fence(tmp_path / "old")
     lineage = record_start(fence, 0)
-    store = CheckpointStore(fence, lineage, keep=5)
+    store = CheckpointStore(fence, lineage, RetentionPolicy(5))
     history = StepHistory(history_path(fence.run_dir, fence.number))
     for step in range(1, 6):
         history.append(TrainedStep(fence=fence.number, step=step, version=step, prompts=[f"0/{step}"]))
