@@ -42,6 +42,26 @@ def test_job_and_pods_are_admitted(
     assert sorted(answer.split()) == sorted(f"pod/{name}" for name in cluster.pods)
 
 
+def test_volumes_of_the_nodes_pass_the_restricted_standard(
+    door: Door, control_plane: ControlPlane, namespace: str
+) -> None:
+    """Inline CSI volumes and images reach every pod, and Pod Security restricted admits them."""
+    control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    job = next(job for job in JOBS.values() if job["metadata"]["name"] == "node-volumes")
+    cluster = Cluster(door.create(job), platform=Platform(image="kubealign/services:1", redis_host="redis"))
+    cluster.start()
+    for pod in cluster.pods.values():
+        stored = json.loads(
+            control_plane.kubectl(
+                "create", "--dry-run=server", "--validate=strict", "-n", namespace, "-o", "json", "-f", "-",
+                stdin=json.dumps(_manifest(pod)),
+            )
+        )  # fmt: skip
+        volumes = {volume["name"]: volume for volume in stored["spec"]["volumes"]}
+        assert volumes["base"]["image"]["reference"] == "registry.example/models/qwen3-8b:1"
+        assert volumes["cache"]["csi"]["volumeAttributes"] == {"bucket": "prompts"}
+
+
 def _manifest(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pod as the operator creates it, without what the simulation adds."""
     metadata = {
@@ -67,4 +87,5 @@ def test_the_layouts_are_those_that_the_page_describes(platform: Platform) -> No
         "two-nodes": (["trainer-0", "trainer-8"], 4),
         "slices": (["trainer-0"], 1),
         "spot": (["trainer-0"], 16),
+        "node-volumes": (["trainer-0"], 1),
     }

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from kubealign.spec.algorithms import (
     KL,
@@ -56,7 +57,13 @@ from kubealign.spec.pods.template import (
     EnvVariable,
     PodMetadata,
 )
-from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
+from kubealign.spec.pods.volumes import (
+    RESERVED_FOLDERS,
+    RESERVED_VOLUME_PREFIX,
+    VOLUME_TYPES,
+    Volume,
+    VolumeMount,
+)
 from kubealign.spec.sections.curriculum import NO_POOL, OVERLAPPING_POOLS, PromptCurriculum
 from kubealign.spec.sections.data import (
     STREAMS_ALL_PROMPTS,
@@ -626,7 +633,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         ),
     ],
     Volume: [
-        *exactly_one_of(["configMap", "secret", "persistentVolumeClaim", "emptyDir"]),
+        *exactly_one_of(list(map(to_camel, VOLUME_TYPES))),
         CelRule(
             f"!self.name.startsWith({cel_string(RESERVED_VOLUME_PREFIX)})",
             f"names that begin with {RESERVED_VOLUME_PREFIX} are taken: choose another",

@@ -16,8 +16,9 @@ from kubealign.spec.base import (
     require_exactly_one,
     unique_by,
 )
+from kubealign.spec.pods.images import ImageName, PullPolicy
 from kubealign.spec.pods.quantities import Quantity
-from kubealign.spec.pods.volumes import ObjectKeyRef, Volume, VolumeMount
+from kubealign.spec.pods.volumes import ObjectKeyRef, SecretReference, Volume, VolumeMount
 
 #: Labels, label prefix and environment variable prefix that are reserved for the operator.
 RESERVED_LABELS = ("app.kubernetes.io/managed-by", "app.kubernetes.io/name")
@@ -115,12 +116,6 @@ class TopologySpreadConstraint(SpecModel):
     min_domains: int | None = Field(None, ge=1, le=MAX_INT32, description="Minimum number of domains.")
 
 
-class SecretReference(SpecModel):
-    """Reference to a Secret of the job's namespace."""
-
-    name: ObjectName = Field(description="Name of the Secret.")
-
-
 class ResourceRequirements(SpecModel):
     """Resource requests and limits of a process."""
 
@@ -172,19 +167,11 @@ class EnvVariable(SpecModel):
         return self
 
 
-class PullPolicy(StrEnum):
-    """Image pull policy."""
-
-    ALWAYS = "Always"
-    IF_NOT_PRESENT = "IfNotPresent"
-    NEVER = "Never"
-
-
 class Container(SpecModel):
     """The process's container."""
 
     name: Literal["main"] = Field(description="Name of the single container of kubealign's pods.")
-    image: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+    image: ImageName | None = Field(
         None, description="Container image with kubealign installed; null: the platform's image."
     )
     image_pull_policy: PullPolicy | None = Field(None, description="Image pull policy.")

@@ -17,15 +17,22 @@ from kubealign.spec.base import (
     require_exactly_one,
     unique_by,
 )
+from kubealign.spec.pods.images import ImageName, PullPolicy
 from kubealign.spec.pods.quantities import Quantity
 
 #: Volume name prefix and folders that are reserved for the operator.
 RESERVED_VOLUME_PREFIX = "kubealign-"
 RESERVED_FOLDERS = ("/etc/kubealign", "/run/kubealign", "/volumes", "/dev", "/proc", "/sys")
 
+#: Fields of a volume, of which exactly one is set.
+VOLUME_TYPES = ["config_map", "secret", "persistent_volume_claim", "empty_dir", "csi", "image"]
+
 VolumeName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, max_length=63)]
 FileKey: TypeAlias = Annotated[str, Field(pattern=FILE_KEY_PATTERN, max_length=253)]
 RelativePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH_PATTERN, min_length=1, max_length=1024)]
+
+VolumeAttribute: TypeAlias = Annotated[str, Field(pattern=FILE_KEY_PATTERN, max_length=253)]
+VolumeAttributeValue: TypeAlias = Annotated[str, Field(max_length=4096)]
 
 
 class ObjectKeyRef(SpecModel):
@@ -91,6 +98,37 @@ class EmptyDirVolume(SpecModel):
     size_limit: Quantity | None = Field(None, description="Maximum size; null: unlimited.")
 
 
+class SecretReference(SpecModel):
+    """A Secret of the job's namespace."""
+
+    name: ObjectName = Field(description="Name of the Secret.")
+
+
+class CsiVolume(SpecModel):
+    """A volume that a CSI driver makes for each pod, such as a bucket or a cache of the node."""
+
+    driver: ObjectName = Field(description="Name of the CSI driver, which must support ephemeral volumes.")
+    fs_type: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
+        None, description="File system, such as ext4; null: the driver's choice."
+    )
+    read_only: bool | None = Field(None, description="Mount the volume read-only.")
+    volume_attributes: Annotated[dict[VolumeAttribute, VolumeAttributeValue], Field(max_length=64)] | None = (
+        Field(None, description="Settings of the driver.")
+    )
+    node_publish_secret_ref: SecretReference | None = Field(
+        None, description="Secret with the credentials of the driver."
+    )
+
+
+class ImageVolume(SpecModel):
+    """The files of an OCI image or artefact, read-only, for instance a model. Kubernetes 1.33 or newer."""
+
+    reference: ImageName = Field(description="Image with its registry, and a tag or digest.")
+    pull_policy: PullPolicy | None = Field(
+        None, description="When the image is pulled; null: Always for the tag latest, else IfNotPresent."
+    )
+
+
 class Volume(SpecModel):
     """A volume of exactly one type."""
 
@@ -99,11 +137,13 @@ class Volume(SpecModel):
     secret: SecretVolume | None = Field(None, description="A Secret.")
     persistent_volume_claim: ClaimVolume | None = Field(None, description="A PersistentVolumeClaim.")
     empty_dir: EmptyDirVolume | None = Field(None, description="An empty folder.")
+    csi: CsiVolume | None = Field(None, description="An inline volume of a CSI driver.")
+    image: ImageVolume | None = Field(None, description="The files of an image, read-only.")
 
     @model_validator(mode="after")
     def _sound(self) -> "Volume":
         """Check that one type is set and that the name is not reserved."""
-        require_exactly_one(self, ["config_map", "secret", "persistent_volume_claim", "empty_dir"])
+        require_exactly_one(self, VOLUME_TYPES)
         if self.name.startswith(RESERVED_VOLUME_PREFIX):
             remedy = "names that begin with kubealign- are taken: choose another"
             raise field_errors("Volume", (("name",), self.name, remedy))
