@@ -27,10 +27,14 @@ RENEW_CREDENTIALS_ANNOTATION = f"{GROUP}/renew-credentials"
 UNIT_LABEL = f"{GROUP}/unit"
 #: Digest of the pod sets, the queue and the priority of a Kueue Workload.
 POD_SETS_ANNOTATION = f"{GROUP}/pod-sets"
+#: Annotation of a Kueue Workload that the operator has made inactive because its job is suspended.
+WITHDRAWN_ANNOTATION = f"{GROUP}/withdrawn"
 #: Kueue's LocalQueue that admits a job.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 #: Kueue's WorkloadPriorityClass of a job.
 QUEUE_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+#: Workload that Kueue has created for a job of another cluster, in place of one that the operator creates.
+PREBUILT_WORKLOAD_LABEL = "kueue.x-k8s.io/prebuilt-workload-name"
 
 #: Name of the container of every pod of a job.
 MAIN_CONTAINER = "main"

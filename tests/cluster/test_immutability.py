@@ -25,6 +25,8 @@ GIVEN: dict[str, Any] = {
 }
 
 FIXED: list[tuple[str, Any]] = [
+    ("managedBy", {"managedBy": "kueue.x-k8s.io/multikueue"}),
+    ("managedBy", {"managedBy": "kubealign.dev/operator"}),
     ("seed", {"seed": 2}),
     ("maxSteps", {"maxSteps": 99}),
     ("maxSteps", {"maxSteps": 101}),

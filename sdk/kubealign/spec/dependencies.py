@@ -47,7 +47,7 @@ def order_by_dependencies(
     by_name = {job.name: job for job in jobs}
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for job in jobs:
-        sorter.add(job.name, *sorted({name for _, name in _predecessors(job)} & names))
+        sorter.add(job.name, *sorted({name for _, name in predecessors(job)} & names))
     try:
         sorter.prepare()
     except CycleError as error:
@@ -78,7 +78,7 @@ def result_references(job: AlignmentJob) -> Iterator[tuple[DocumentPath, str]]:
             yield (*path, "job", "name"), source.job.name
 
 
-def _predecessors(job: AlignmentJob) -> Iterator[tuple[DocumentPath, str]]:
+def predecessors(job: AlignmentJob) -> Iterator[tuple[DocumentPath, str]]:
     """Yield (path, name) of every other job that must have ended before this one starts."""
     yield from result_references(job)
     parent = parent_name(job)
@@ -184,7 +184,7 @@ def _cycle_error(jobs: list[AlignmentJob]) -> SpecError:
         jobs: Each job depends on the next one; the last job is the first again.
     """
     first, needed = jobs[0], jobs[1].name
-    path = next(path for path, name in _predecessors(first) if name == needed)
+    path = next(path for path, name in predecessors(first) if name == needed)
     if len(jobs) == 2:
         message = "waits for its own result: name another job or another model"
     else:

@@ -28,7 +28,7 @@ from kubealign.spec.learning_rates import LearningRate, resolve_learning_rate, w
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.control_pods import ControlPods
 from kubealign.spec.sections.data import Data
-from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
+from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle, ManagedBy
 from kubealign.spec.sections.models import Model, Policy
 from kubealign.spec.sections.overlap import Overlap
 from kubealign.spec.sections.rewards import Reward
@@ -128,6 +128,11 @@ class AlignmentJobSpec(SpecModel):
         False,
         description="In a cluster: suspend the job. A suspended job saves a checkpoint and releases its "
         "pods; when set back to false, it resumes from its last checkpoint.",
+    )
+    managed_by: ManagedBy | None = Field(
+        None,
+        description="In a cluster: the controller that runs the job, as for batch Jobs; null: "
+        "kubealign.dev/operator.",
     )
     seed: int = Field(1, ge=0, lt=2**53, description="Seed of all random numbers of the job.")
     max_steps: int | None = Field(

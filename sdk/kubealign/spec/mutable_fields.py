@@ -6,6 +6,7 @@ MUTABLE_BETWEEN_RUNS = (
     "metadata.labels",
     "metadata.annotations",
     "spec.suspend",
+    "spec.managedBy",
     "spec.trackers",
     "spec.lifecycle",
     "spec.checkpoint.everySteps",

@@ -14,6 +14,7 @@ from kubealign.local.run_dir.status import Phase, RunStatus, read_status
 from kubealign.spec.dependencies import dependency_names, parent_name
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
+from kubealign.spec.sections.lifecycle import ManagedBy
 from kubealign.spec.status import JobPhase
 
 _POLL_SECONDS = 0.5
@@ -148,6 +149,8 @@ def refuse_cluster_only(job: AlignmentJob) -> None:
 def _problems(job: AlignmentJob) -> Iterator[str]:
     if job.spec.suspend:
         yield "spec.suspend: is true, so it is not started: set it to false, or remove it"
+    if job.spec.managed_by is ManagedBy.MULTIKUEUE:
+        yield f"spec.managedBy: {ManagedBy.MULTIKUEUE.value} is for clusters: remove it to run the job here"
     source = job.spec.checkpoint.source
     if source is not None and source.volume is not None:
         yield (

@@ -131,6 +131,16 @@ class Checkpoint(SpecModel):
     )
 
 
+class ManagedBy(StrEnum):
+    """kubealign.dev/operator: the operator of this cluster. kueue.x-k8s.io/multikueue: Kueue's MultiKueue,
+    which copies the job to a worker cluster, where its operator runs it; the job needs the label
+    kueue.x-k8s.io/queue-name.
+    """
+
+    OPERATOR = "kubealign.dev/operator"
+    MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+
+
 class Lifecycle(SpecModel):
     """Deadlines, restart and failure budgets."""
 

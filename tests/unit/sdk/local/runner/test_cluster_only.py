@@ -40,6 +40,14 @@ def test_a_suspended_job_is_not_started(tmp_path: Path) -> None:
     assert not (tmp_path / "sums").exists()
 
 
+def test_a_job_of_multikueue_is_refused_and_one_of_the_operator_is_not(tmp_path: Path) -> None:
+    text = RLOO + "  managedBy: kueue.x-k8s.io/multikueue\n"
+    with pytest.raises(RunRefused, match=r"spec\.managedBy: kueue\.x-k8s\.io/multikueue is for clusters"):
+        admit(AlignmentJob.from_yaml(text), RunDirectory(tmp_path / "sums"))
+    text = RLOO + "  managedBy: kubealign.dev/operator\n"
+    assert admit(AlignmentJob.from_yaml(text), RunDirectory(tmp_path / "sums")).previous_status is None
+
+
 def test_a_function_of_a_config_map_is_refused_with_the_remedy(tmp_path: Path) -> None:
     scores = "  validation: {data: {prompts: {source: {path: x}}}, sampling: {scores: [%s]}}"
     text = RLOO.replace('module: "a:b"', CONFIG_MAP) + scores % f"{{name: a, function: {{{CONFIG_MAP}}}}}"
