@@ -27,8 +27,6 @@ RENEW_CREDENTIALS_ANNOTATION = f"{GROUP}/renew-credentials"
 UNIT_LABEL = f"{GROUP}/unit"
 #: Digest of the pod sets, the queue and the priority of a Kueue Workload.
 POD_SETS_ANNOTATION = f"{GROUP}/pod-sets"
-#: Annotation of a Kueue Workload that the operator has made inactive because its job is suspended.
-WITHDRAWN_ANNOTATION = f"{GROUP}/withdrawn"
 #: Kueue's LocalQueue that admits a job.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 #: Kueue's WorkloadPriorityClass of a job.

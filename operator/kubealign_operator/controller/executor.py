@@ -16,6 +16,7 @@ from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.ownership import OWNED, JobKey
 from kubealign_operator.controller.state.cache import WatchedJob
 from kubealign_operator.controller.state.cluster_state import ClusterState
+from kubealign_operator.kube_views.lenient_json import mapping
 from kubealign_operator.kube_views.ownership import owner_uid
 from kubealign_operator.names import FIELD_MANAGER, GROUP_LABEL
 from kubealign_operator.planner.plan import (
@@ -26,6 +27,7 @@ from kubealign_operator.planner.plan import (
     ReconcilePlan,
     WorkloadChange,
     WorkloadDeletion,
+    WorkloadUpdate,
 )
 
 log = logging.getLogger(__name__)
@@ -158,15 +160,19 @@ class PlanExecutor:
         self._record_pod(answer, result)
 
     async def _change_workload(self, key: JobKey, change: WorkloadChange, result: ExecutionResult) -> None:
-        """Delete a Workload, or patch its status unless it has changed since it was observed."""
+        """Delete a Workload, or patch it unless it has changed since it was observed."""
         path = WORKLOADS.object_path(key.namespace, change.name)
         async with self._write_slots:
             if isinstance(change, WorkloadDeletion):
                 await self._ignore_missing(self._api.delete(path, {"preconditions": {"uid": change.uid}}))
             else:
                 preconditions = {"uid": change.uid, "resourceVersion": change.resource_version}
-                body = {"metadata": preconditions, "status": dict(change.status)}
-                answer = await self._ignore_missing(self._api.merge_patch(f"{path}/status", body, _QUERY))
+                if isinstance(change, WorkloadUpdate):
+                    metadata = {**mapping(change.changes.get("metadata")), **preconditions}
+                    body = {**change.changes, "metadata": metadata}
+                else:
+                    path, body = f"{path}/status", {"metadata": preconditions, "status": dict(change.status)}
+                answer = await self._ignore_missing(self._api.merge_patch(path, body, _QUERY))
                 if answer is not None:
                     self._state.kueue.workloads.record_write(answer)
         result.changed = True

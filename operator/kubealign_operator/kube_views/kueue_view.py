@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kubealign.spec.sections.lifecycle import ManagedBy
 from kubealign_operator.kube_views.lenient_json import get_path, integer, items, labels, mapping, text
 from kubealign_operator.kube_views.ownership import owner_uid
 from kubealign_operator.kube_views.topology import first_domain
@@ -51,7 +52,10 @@ class WorkloadView:
     uid: str
     resource_version: str = ""
     generation: int | None = None
+    #: uid of the AlignmentJob that controls the Workload; empty: none does.
     owner_uid: str = ""
+    #: metadata.ownerReferences as JSON.
+    owner_references: tuple[Mapping[str, Any], ...] = ()
     is_deleting: bool = False
     #: The unit of processes for which the Workload asks quota; empty: the job as a whole.
     unit: str = ""
@@ -78,6 +82,11 @@ class WorkloadView:
     def is_true(self, kind: str) -> bool:
         condition = self.condition(kind)
         return condition is not None and condition.get("status") == "True"
+
+    @property
+    def has_controller(self) -> bool:
+        """True if an object, of any kind, is the controller of the Workload."""
+        return any(reference.get("controller") is True for reference in self.owner_references)
 
     @property
     def must_be_released(self) -> bool:
@@ -124,6 +133,7 @@ def workload_view(workload: Mapping[str, Any]) -> WorkloadView:
         resource_version=text(metadata.get("resourceVersion")),
         generation=integer(metadata.get("generation")),
         owner_uid=owner_uid(metadata) or "",
+        owner_references=items(metadata.get("ownerReferences")),
         is_deleting=metadata.get("deletionTimestamp") is not None,
         unit=labels(metadata.get("labels")).get(UNIT_LABEL, ""),
         digest=labels(metadata.get("annotations")).get(POD_SETS_ANNOTATION, ""),
@@ -139,6 +149,11 @@ def workload_view(workload: Mapping[str, Any]) -> WorkloadView:
         ),
         reclaimable=_pod_counts(status.get("reclaimablePods")),
     )
+
+
+def is_dispatched(job: Mapping[str, Any]) -> bool:
+    """Return True if MultiKueue runs the job in another cluster, from which Kueue copies its status."""
+    return text(get_path(job, "spec", "managedBy")) == ManagedBy.MULTIKUEUE
 
 
 def flavor_view(flavor: Mapping[str, Any]) -> PodPlacement:

@@ -23,14 +23,17 @@ def object_metadata(context: RenderContext, name: str) -> dict[str, Any]:
         "name": name,
         "namespace": context.namespace,
         "labels": object_labels(context.name, context.uid),
-        "ownerReferences": [
-            {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "name": context.name,
-                "uid": context.uid,
-                "controller": True,
-                "blockOwnerDeletion": False,
-            }
-        ],
+        "ownerReferences": [owner_reference(context.name, context.uid)],
+    }
+
+
+def owner_reference(job: str, uid: str) -> dict[str, Any]:
+    """Return the reference by which an object names the job as its controller."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": job,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
     }

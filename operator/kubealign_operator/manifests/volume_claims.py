@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
+from kubealign.labels import PREBUILT_WORKLOAD_LABEL
 from kubealign.pod_contract import VOLUMES_FOLDER
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.data import VolumeFileSource
@@ -40,17 +41,17 @@ def run_directory(job: AlignmentJob, uid: str) -> tuple[str, str]:
     volume = job.spec.checkpoint.volume
     if volume is None:
         raise LookupError(f"{job.name} names no checkpoint.volume")
-    return volume.claim_name, _run_path(volume.path, job.name, uid)
+    # A job with copies of its checkpoints restores the newest copy, which another cluster may have made, into
+    # an empty run directory.
+    prebuilt = "" if job.spec.checkpoint.uri else job.metadata.labels.get(PREBUILT_WORKLOAD_LABEL, "")
+    return volume.claim_name, run_path(volume.path, names.run_directory(job.name, uid, prebuilt))
 
 
-def result_path(volume_path: str, job: str, uid: str) -> str:
-    """Return the folder of the result within the claim.
+def run_path(volume_path: str, folder: str) -> str:
+    """Return the path of a run directory within the claim.
 
     Args:
         volume_path: checkpoint.volume.path of the job.
+        folder: Name of the run directory.
     """
-    return str(PurePosixPath(_run_path(volume_path, job, uid), "result"))
-
-
-def _run_path(volume_path: str, job: str, uid: str) -> str:
-    return str(PurePosixPath(volume_path.lstrip("/"), names.run_directory(job, uid)))
+    return str(PurePosixPath(volume_path.lstrip("/"), folder))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kubealign.kube.resources import WORKLOADS
-from kubealign.labels import QUEUE_LABEL, QUEUE_PRIORITY_LABEL
+from kubealign.labels import PREBUILT_WORKLOAD_LABEL, QUEUE_LABEL, QUEUE_PRIORITY_LABEL
 from kubealign.process_settings import Role
 from kubealign.roles import PREPARE, Process
 from kubealign_operator import names
@@ -26,6 +26,8 @@ from kubealign_operator.manifests.metadata import object_metadata
 CONTROL = "control"
 #: Pod sets of a Workload that Kueue allows.
 MAX_POD_SETS = 8
+#: Kind of Kueue's own priority classes.
+WORKLOAD_PRIORITY_CLASS = "WorkloadPriorityClass"
 #: Fields of a pod by which Kueue chooses a flavor and counts quota.
 _SCHEDULING_FIELDS = (
     "nodeSelector", "affinity", "tolerations", "priorityClassName", "runtimeClassName", "overhead",
@@ -78,12 +80,17 @@ class WorkloadPriority:
     group: str
     kind: str
     name: str
-    value: int
+    value: int = 0
 
 
 def queue_of(context: RenderContext) -> str:
     """Return the LocalQueue of the job; empty: no queue admits it."""
     return context.job.metadata.labels.get(QUEUE_LABEL, "")
+
+
+def prebuilt_workload(context: RenderContext) -> str:
+    """Return the Workload that MultiKueue has created for the job; empty: the operator creates one."""
+    return context.job.metadata.labels.get(PREBUILT_WORKLOAD_LABEL, "")
 
 
 def priority_class_name(context: RenderContext) -> str:
@@ -179,10 +186,16 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
     return labels(get_path(manifest, "metadata", "annotations"))[names.POD_SETS_ANNOTATION]
 
 
-def template_priority(sets: Sequence[PodSet]) -> str:
-    """Return the PriorityClass of the first pod set that has one; empty: none has."""
+def priority_reference(context: RenderContext, sets: Sequence[PodSet]) -> WorkloadPriority | None:
+    """Return the priority class of the job without its value, in Kueue's order: that of its label, then that
+    of its pods; None: it has none.
+    """
+    name = priority_class_name(context)
+    if name:
+        return WorkloadPriority("kueue.x-k8s.io", WORKLOAD_PRIORITY_CLASS, name)
     class_names = (text(get_path(pod_set.template, "spec", "priorityClassName")) for pod_set in sets)
-    return next((name for name in class_names if name), "")
+    name = next((name for name in class_names if name), "")
+    return WorkloadPriority("scheduling.k8s.io", "PriorityClass", name) if name else None
 
 
 def reduced_template(pod: Mapping[str, Any]) -> Json:

@@ -78,7 +78,18 @@ class WorkloadPatch:
     status: Mapping[str, Any]
 
 
-WorkloadChange = WorkloadDeletion | WorkloadPatch
+@dataclass(frozen=True)
+class WorkloadUpdate:
+    """A merge patch of a Kueue Workload's metadata and spec, valid for one resourceVersion of it."""
+
+    name: str
+    uid: str
+    resource_version: str
+    #: `metadata` and `spec`, as far as they change.
+    changes: Mapping[str, Any]
+
+
+WorkloadChange = WorkloadDeletion | WorkloadPatch | WorkloadUpdate
 
 
 class KubeEventType(StrEnum):

@@ -1,18 +1,22 @@
 """Plans one reconcile of a job: the desired state as a pure function of the observed state."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import DependencyResult, JobPhase, ResultLocation
+from kubealign_operator.kube_views.kueue_view import is_dispatched
 from kubealign_operator.kube_views.observed_job import ObservedState
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.manifests.pod_layout import pod_layout_errors, processes_per_pod
 from kubealign_operator.manifests.pod_templates import profile_errors
 from kubealign_operator.planner.admission.job_admission import JobAdmission, job_admission
+from kubealign_operator.planner.admission.prebuilt_workload import adopt_workload
 from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.planner.phases.dispatched import plan_dispatched
 from kubealign_operator.planner.phases.finished import (
     deadline_failure,
     has_succeeded,
@@ -65,7 +69,11 @@ def plan_reconcile(observed: ObservedState, now: datetime, platform: Platform) -
     ):
         # Kubernetes garbage-collects the pods together with the job.
         return ReconcilePlan(status=status_json(snapshot.previous_status))
-    return build_plan(snapshot, _decide(snapshot, job, error))
+    if is_dispatched(observed.job):
+        return plan_dispatched(snapshot, job, error)
+    decision = _decide(snapshot, job, error)
+    changes = (*adopt_workload(snapshot), *decision.workload_changes)
+    return build_plan(snapshot, replace(decision, workload_changes=changes))
 
 
 def _parse(observed: ObservedState, platform: Platform) -> tuple[AlignmentJob | None, str]:

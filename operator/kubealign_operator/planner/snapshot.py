@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
-from kubealign.labels import RENEW_CREDENTIALS_ANNOTATION, RETRY_ANNOTATION
+from kubealign.labels import PREBUILT_WORKLOAD_LABEL, RENEW_CREDENTIALS_ANNOTATION, RETRY_ANNOTATION
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign.spec.status import AlignmentJobStatus
@@ -68,6 +68,11 @@ class JobSnapshot:
     def renewal_annotation(self) -> str:
         """The value that requests new credentials, cut to what the status records; empty: none."""
         return self._request(RENEW_CREDENTIALS_ANNOTATION)
+
+    @property
+    def prebuilt_workload(self) -> str:
+        """The Workload that MultiKueue has created for the job of another cluster; empty: none."""
+        return text(get_path(self.observed.job, "metadata", "labels", PREBUILT_WORKLOAD_LABEL))
 
     @property
     def has_started(self) -> bool:

@@ -6,15 +6,16 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kubealign.labels import QUEUE_LABEL
+from kubealign.labels import PREBUILT_WORKLOAD_LABEL, QUEUE_LABEL
 from kubealign.roles import process_count
-from kubealign.spec.dependencies import parent_name, result_references
+from kubealign.spec.dependencies import parent_name, predecessors, result_references
 from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.error_messages import error_message
 from kubealign.spec.paths import DocumentPath, format_path
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.data import DataSource, HuggingFaceDataset
+from kubealign.spec.sections.lifecycle import ManagedBy
 from kubealign.spec.sections.models import Model, TokenizerSource
 from kubealign.spec.sections.rewards import FileFunction
 from kubealign_operator.kube_views.lenient_json import labels, mapping
@@ -94,13 +95,14 @@ def cluster_errors(job: AlignmentJob) -> Iterator[SpecError]:
 
 def queue_errors(job: AlignmentJob, *, uses_kueue: bool) -> Iterator[SpecError]:
     """Yield an error for each label of Kueue that would have no effect."""
-    queue = job.metadata.labels.get(QUEUE_LABEL)
-    if queue and not uses_kueue:
-        remedy = (
-            "names a queue of Kueue, which this platform does not use: remove the label, or set "
-            "kueue.enabled in the Helm chart"
-        )
-        yield SpecError(remedy, f"metadata.labels[{QUEUE_LABEL}]", format_value(queue))
+    for label_name, kind in ((QUEUE_LABEL, "queue"), (PREBUILT_WORKLOAD_LABEL, "Workload")):
+        value = job.metadata.labels.get(label_name)
+        if value and not uses_kueue:
+            remedy = (
+                f"names a {kind} of Kueue, which this platform does not use: remove the label, or set "
+                "kueue.enabled in the Helm chart"
+            )
+            yield SpecError(remedy, f"metadata.labels[{label_name}]", format_value(value))
     for path, template in spec_parts(job.spec, PodTemplate) if uses_kueue else ():
         metadata = template.metadata
         label = None if metadata is None else (metadata.labels or {}).get(QUEUE_LABEL)
@@ -108,6 +110,19 @@ def queue_errors(job: AlignmentJob, *, uses_kueue: bool) -> Iterator[SpecError]:
             remedy = "would queue single pods: Kueue admits the job as a whole, by its own metadata.labels"
             where = format_path(("spec", *path, "metadata", "labels", QUEUE_LABEL))
             yield SpecError(remedy, where, format_value(label))
+
+
+def multikueue_errors(job: AlignmentJob, *, uses_kueue: bool) -> Iterator[SpecError]:
+    """Yield everything that prevents MultiKueue from running the job in a worker cluster."""
+    if not uses_kueue:
+        remedy = "needs Kueue, which this platform does not use: set kueue.enabled in the Helm chart"
+        yield SpecError(remedy, "spec.managedBy", format_value(ManagedBy.MULTIKUEUE.value))
+    elif not job.metadata.labels.get(QUEUE_LABEL):
+        remedy = f"needs a LocalQueue of Kueue: name it in the label {QUEUE_LABEL} of the job"
+        yield SpecError(remedy, "spec.managedBy", format_value(ManagedBy.MULTIKUEUE.value))
+    reference = "is a job of this cluster, whose volumes a worker cluster does not have: name an address, uri"
+    for path, name in predecessors(job):
+        yield SpecError(reference, format_path(path), format_value(name))
 
 
 def _relative_path_errors(

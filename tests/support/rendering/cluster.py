@@ -12,7 +12,13 @@ from kubealign_operator.kube_views.lenient_json import get_path
 from kubealign_operator.kube_views.observed_job import DependencyView, DriverProgress, ObservedState
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.manifests.context import Platform
-from kubealign_operator.planner.plan import PlannedEvent, ReconcilePlan, WorkloadChange, WorkloadDeletion
+from kubealign_operator.planner.plan import (
+    PlannedEvent,
+    ReconcilePlan,
+    WorkloadChange,
+    WorkloadDeletion,
+    WorkloadUpdate,
+)
 from kubealign_operator.planner.planner import plan_reconcile
 from support.rendering.jobs import PLATFORM, Json
 
@@ -320,6 +326,10 @@ class Cluster:
             del self.workloads[change.name]
             return
         assert workload["metadata"]["resourceVersion"] == change.resource_version
+        if isinstance(change, WorkloadUpdate):
+            self.workloads[change.name] = apply_merge_patch(workload, change.changes)
+            self.writes += 1
+            return
         status = apply_merge_patch(workload["status"], change.status)
         reclaimable = {item["name"]: item["count"] for item in workload["status"].get("reclaimablePods", [])}
         if "admission" in workload["status"] and "admission" in status:

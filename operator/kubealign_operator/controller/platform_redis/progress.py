@@ -97,7 +97,9 @@ class ProgressReader:
         active = [
             (key, job.uid)
             for key, job in self._jobs.items()
-            if job.phase in ACTIVE_PHASES and self._retry_at.get(job.uid, now) <= now
+            if job.phase in ACTIVE_PHASES
+            and not job.is_dispatched
+            and self._retry_at.get(job.uid, now) <= now
         ]
         replies = await self._redis.read_progress([self._redis.prefix_of(key) for key, _ in active])
         for (key, uid), reply in zip(active, replies, strict=True):

@@ -113,7 +113,7 @@ class RedisUserSync:
         active = {
             self._redis.user_of(job.uid): (key, job.uid)
             for key, job in self._jobs.items()
-            if job.phase not in _FINAL
+            if job.phase not in _FINAL and not job.is_dispatched
         }
         self._suspended &= {uid for _, uid in active.values()}
         uids = {uid for _, uid in active.values()}

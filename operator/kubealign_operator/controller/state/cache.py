@@ -15,6 +15,7 @@ from kubealign.kube.documents import UnreadableObject
 from kubealign.kube.resources import resource_version
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.state.job_views import dependency_names, phase_of, strip_unused_metadata
+from kubealign_operator.kube_views.kueue_view import is_dispatched
 from kubealign_operator.kube_views.observed_job import PodView
 from kubealign_operator.kube_views.pod_state import has_terminated
 from kubealign_operator.kube_views.pod_view import pod_view
@@ -45,6 +46,8 @@ class WatchedJob:
     dependencies: frozenset[str]
     #: Reason why parts of the object are missing; empty: none are.
     unreadable: str = ""
+    #: Another cluster runs the job: this one has neither its pods nor its credentials.
+    is_dispatched: bool = False
 
     def document(self) -> Json:
         """Return the complete object, without unused metadata. It is parsed anew at each call."""
@@ -154,7 +157,14 @@ class JobStore:
             packed_spec = _pack(spec) if has_spec else b""
             dependencies = frozenset() if unreadable else dependency_names({"spec": spec})
             tracked = WatchedJob(
-                version, uid, job, packed_metadata, packed_spec, dependencies, unreadable=unreadable
+                version,
+                uid,
+                job,
+                packed_metadata,
+                packed_spec,
+                dependencies,
+                unreadable=unreadable,
+                is_dispatched=is_dispatched({"spec": spec}),
             )
         self._jobs[key] = tracked
         self._index(key, before.dependencies if before else frozenset(), tracked.dependencies)

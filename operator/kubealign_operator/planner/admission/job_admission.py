@@ -2,7 +2,8 @@
 
 A job asks with one Workload for all of its pods, and has no pod before Kueue has admitted it. Of the rollout
 workers above `minReplicas` Kueue may admit a part. The others, and those that are added later, ask with a
-Workload each.
+Workload each. A job that MultiKueue has copied from another cluster uses the Workload that MultiKueue has
+created for it, and no other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +23,18 @@ from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.manifests.pod_placement import admission_placement, topology_placement
 from kubealign_operator.manifests.pod_templates import uses_host_network
 from kubealign_operator.manifests.workload import (
+    WORKLOAD_PRIORITY_CLASS,
     PodSet,
     TooManyPodSets,
     WorkloadPriority,
     pod_set_of,
     pod_sets,
-    priority_class_name,
+    prebuilt_workload,
+    priority_reference,
     queue_of,
-    template_priority,
     workload,
 )
+from kubealign_operator.planner.admission.prebuilt_workload import pod_set_mismatch, unusable_reason
 from kubealign_operator.planner.admission.workload_status import (
     ADMITTED,
     EVICTED,
@@ -51,6 +54,10 @@ class JobAdmission:
         manifest: Workload that the job needs as a whole; empty where there is a problem.
         main: Existing Workload of the job as a whole; None: there is none.
         workers: Name of a rollout worker -> its own Workload.
+        prebuilt: Name of the Workload that MultiKueue has created for the job; empty: the operator creates
+            Workloads.
+        unusable: Reason why the job does not use the prebuilt Workload; empty: it does.
+        mismatch: Reason why the prebuilt Workload will never fit the job; empty: it does.
     """
 
     context: RenderContext
@@ -62,6 +69,9 @@ class JobAdmission:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     main: WorkloadView | None = None
     workers: Mapping[str, WorkloadView] = field(default_factory=dict)
+    prebuilt: str = ""
+    unusable: str = ""
+    mismatch: str = ""
 
     @property
     def reason(self) -> str:
@@ -80,6 +90,8 @@ class JobAdmission:
         A job that runs keeps its quota until Kueue evicts it, also where it could not ask again.
         """
         main = self.main
+        if self.unusable or self.mismatch:
+            return self.unusable or self.mismatch
         if main is not None and is_admitted(main):
             return ""
         if self.problem:
@@ -160,6 +172,14 @@ def is_admitted(view: WorkloadView) -> bool:
     )
 
 
+def main_workload(snapshot: JobSnapshot) -> WorkloadView | None:
+    """Return the existing Workload of the job as a whole; None: there is none."""
+    name = snapshot.prebuilt_workload
+    if name:
+        return next((view for view in snapshot.observed.kueue.workloads if view.name == name), None)
+    return next((view for view in own_workloads(snapshot) if not view.unit), None)
+
+
 def own_workloads(snapshot: JobSnapshot) -> tuple[WorkloadView, ...]:
     """Return the Workloads that the job controls."""
     return tuple(
@@ -201,23 +221,26 @@ def job_admission(
 ) -> JobAdmission | None:
     """Return Kueue's answer for the job; None: no queue admits it."""
     context = render_context(snapshot, job, dependencies, checkpoint_source)
-    queue = queue_of(context) if snapshot.platform.uses_kueue else ""
-    if not queue:
+    queue, prebuilt = queue_of(context), prebuilt_workload(context)
+    if not snapshot.platform.uses_kueue or not (queue or prebuilt):
         return None
-    kueue = snapshot.observed.kueue
-    views = own_workloads(snapshot)
-    main = next((view for view in views if not view.unit), None)
-    workers = {view.unit: view for view in views if view.unit}
+    kueue, main = snapshot.observed.kueue, main_workload(snapshot)
+    workers = {view.unit: view for view in own_workloads(snapshot) if view.unit}
+    known = JobAdmission(context, kueue, queue, main=main, workers=workers, prebuilt=prebuilt)
     try:
         sets = pod_sets(context, snapshot.processes, lambda process: build_pod(context, process, 0))
     except (TooManyPodSets, TopologyInvalid) as error:
-        return JobAdmission(context, kueue, queue, str(error), main=main, workers=workers)
+        return replace(known, problem=str(error), mismatch=str(error) if prebuilt else "")
+    if prebuilt:
+        unusable = unusable_reason(prebuilt, main, snapshot.uid)
+        # A job that has started goes on: its cluster's settings may have changed since.
+        mismatch = "" if main is None or snapshot.has_started else pod_set_mismatch(context, sets, main)
+        return replace(known, sets=sets, unusable=unusable, mismatch=mismatch)
     try:
         priority = _priority(context, sets, kueue)
     except UnknownPriorityClass as error:
-        return JobAdmission(context, kueue, queue, str(error), sets, main=main, workers=workers)
-    manifest = workload(context, sets, priority)
-    return JobAdmission(context, kueue, queue, "", sets, priority, manifest, main, workers)
+        return replace(known, problem=str(error), sets=sets)
+    return replace(known, sets=sets, priority=priority, manifest=workload(context, sets, priority))
 
 
 class UnknownPriorityClass(LookupError):
@@ -225,21 +248,16 @@ class UnknownPriorityClass(LookupError):
 
 
 def _priority(context: RenderContext, sets: Sequence[PodSet], kueue: KueueView) -> WorkloadPriority | None:
-    """Return the priority of the job, in Kueue's order: that of its label, then that of its pods."""
-    name = priority_class_name(context)
-    if name:
-        value = kueue.workload_priorities.get(name)
-        if value is None:
-            raise UnknownPriorityClass(
-                f"waits for WorkloadPriorityClass {name}: the job's label names it, and it does not exist"
-            )
-        return WorkloadPriority("kueue.x-k8s.io", "WorkloadPriorityClass", name, value)
-    name = template_priority(sets)
-    if not name:
+    """Return the priority of the job with the value of its class; None: it has none."""
+    priority = priority_reference(context, sets)
+    if priority is None:
         return None
-    value = kueue.pod_priorities.get(name)
-    if value is None:
+    if priority.kind == WORKLOAD_PRIORITY_CLASS:
+        values, named_by = kueue.workload_priorities, "the job's label names it"
+    else:
+        values, named_by = kueue.pod_priorities, "a pod template names it"
+    if priority.name not in values:
         raise UnknownPriorityClass(
-            f"waits for PriorityClass {name}: a pod template names it, and it does not exist"
+            f"waits for {priority.kind} {priority.name}: {named_by}, and it does not exist"
         )
-    return WorkloadPriority("scheduling.k8s.io", "PriorityClass", name, value)
+    return replace(priority, value=values[priority.name])

@@ -44,8 +44,12 @@ class WorkloadActions:
 
 
 def delete_workloads(snapshot: JobSnapshot) -> list[WorkloadChange]:
-    """Delete all Workloads of a job that has no pods and wants none."""
-    return [_deletion(view) for view in own_workloads(snapshot) if not view.is_deleting]
+    """Delete all Workloads of a job that has no pods and wants none, but for one of MultiKueue."""
+    return [
+        _deletion(view)
+        for view in own_workloads(snapshot)
+        if not view.is_deleting and view.name != snapshot.prebuilt_workload
+    ]
 
 
 def finish_workloads(snapshot: JobSnapshot, *, succeeded: bool) -> list[WorkloadChange]:
@@ -69,10 +73,13 @@ def request_admission(snapshot: JobSnapshot, admission: JobAdmission) -> Workloa
         if not view.is_deleting:
             actions.changes.append(_deletion(view))
     main = admission.main
-    if main is None:
+    if admission.prebuilt:
+        if main is not None and main.must_be_released and main.owner_uid == snapshot.uid:
+            actions.changes.append(release_reservation(main, snapshot.timestamp))
+    elif main is None:
         if not admission.problem:
             actions.create.append(dict(admission.manifest))
-    elif not main.is_deleting and _must_be_replaced(admission, main):
+    elif not main.is_deleting and must_be_replaced(admission, main):
         actions.changes.append(_deletion(main))
     elif main.must_be_released:
         actions.changes.append(release_reservation(main, snapshot.timestamp))
@@ -119,7 +126,9 @@ def _maintain_worker(
     if any(not pod_state.is_leftover(pod) for pod in pods):
         return
     if view is None:
-        if not admission.problem and len(actions.unadmitted) <= MAX_WAITING_WORKERS:
+        # MultiKueue knows one Workload for each job.
+        can_ask = not admission.problem and not admission.prebuilt
+        if can_ask and len(actions.unadmitted) <= MAX_WAITING_WORKERS:
             members = [member.process for member in unit.members]
             actions.create.append(dict(admission.worker_manifest(unit.name, members)))
     elif view.is_deleting:
@@ -158,7 +167,7 @@ def _has_pods(unit: str, processes: set[str]) -> bool:
     return any(name == unit or name.startswith(f"{unit}-r") for name in processes)
 
 
-def _must_be_replaced(admission: JobAdmission, main: WorkloadView) -> bool:
+def must_be_replaced(admission: JobAdmission, main: WorkloadView) -> bool:
     """Return True if Kueue should get a new Workload: it has finished, or the job needs other quota now."""
     if main.is_true(FINISHED):
         return True

@@ -19,6 +19,8 @@ EVICTED = "Evicted"
 FINISHED = "Finished"
 PODS_READY = "PodsReady"
 _REQUEUED = "Requeued"
+#: Reason of an eviction by the operator itself.
+_SUSPENDED = "JobSuspended"
 #: Reasons of an eviction after which Kueue may admit the Workload again at once. For all others it sets
 #: Requeued itself, when the cause has gone.
 _REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
@@ -41,6 +43,25 @@ def release_reservation(workload: WorkloadView, now: datetime) -> WorkloadPatch:
     for kind, is_true, why, text_of_it in changes:
         conditions = _with_condition(workload, conditions, kind, is_true, why, text_of_it, now)
     return _patch(workload, {"admission": None, "conditions": conditions})
+
+
+def evict(workload: WorkloadView, now: datetime) -> WorkloadPatch:
+    """Evict the Workload of a suspended job that runs in a worker cluster.
+
+    MultiKueue lets the worker cluster's job end before its deletion where the Workload is evicted, but not
+    where `spec.active` is false.
+    """
+    message = "The job is suspended"
+    conditions = list(workload.conditions)
+    return _patch(
+        workload,
+        {"conditions": _with_condition(workload, conditions, EVICTED, True, _SUSPENDED, message, now)},
+    )
+
+
+def was_suspended(workload: WorkloadView) -> bool:
+    """Return True if the operator has evicted the Workload: Kueue queues it never again."""
+    return workload.is_true(EVICTED) and mapping(workload.condition(EVICTED)).get("reason") == _SUSPENDED
 
 
 def report_pods_ready(workload: WorkloadView, now: datetime) -> WorkloadPatch:

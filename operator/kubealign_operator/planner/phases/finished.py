@@ -11,7 +11,7 @@ from kubealign.spec.status import ConditionStatus, JobPhase, ResultLocation, Rol
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.lenient_json import get_path, mapping, number, text
-from kubealign_operator.manifests.volume_claims import result_path
+from kubealign_operator.manifests.volume_claims import run_path
 from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.admission.workload_changes import finish_workloads
 from kubealign_operator.planner.failure_reasons import FailureReason
@@ -81,7 +81,10 @@ def _result_location(snapshot: JobSnapshot) -> ResultLocation | None:
     claim_name = text(volume.get("claimName"))
     if not claim_name:
         return None
-    path = result_path(text(volume.get("path")), snapshot.name, snapshot.uid)
+    has_copies = get_path(snapshot.observed.job, "spec", "checkpoint", "uri") is not None
+    prebuilt = "" if has_copies else snapshot.prebuilt_workload
+    folder = names.run_directory(snapshot.name, snapshot.uid, prebuilt)
+    path = f"{run_path(text(volume.get('path')), folder)}/result"
     return ResultLocation.model_construct(claim_name=claim_name, path=path)
 
 
@@ -100,7 +103,8 @@ def plan_finished(snapshot: JobSnapshot, phase: JobPhase) -> Decision:
     stop, deletions, requeue_at = _plan_shutdown(snapshot, completed, _failure_reason(snapshot))
     ttl = number(get_path(snapshot.observed.job, "spec", "lifecycle", "ttlSecondsAfterFinished"))
     is_expired = False
-    if ttl is not None:
+    # MultiKueue deletes its copy of a job, once it has read the status.
+    if ttl is not None and not snapshot.prebuilt_workload:
         try:
             expires_at = completed + timedelta(seconds=max(0.0, ttl))
         except OverflowError:
@@ -166,7 +170,7 @@ def _plan_shutdown(
     driver = [pod for pod in live_pods(snapshot.pods_in_group(names.DRIVER)) if pod_state.was_scheduled(pod)]
     if reason == DEADLINE and driver:
         # The driver stops first: it needs the other processes to save a checkpoint.
-        driver_deadline = completed + timedelta(seconds=_grace_seconds(snapshot)) + _AFTER_GRACE
+        driver_deadline = completed + timedelta(seconds=grace_seconds(snapshot)) + _AFTER_GRACE
         if snapshot.now < driver_deadline:
             alive, requeue_at = [pod for pod in alive if pod in driver], [*requeue_at, driver_deadline]
     stop = [
@@ -178,7 +182,8 @@ def _plan_shutdown(
     return stop, [*overdue, *never_started], requeue_at
 
 
-def _grace_seconds(snapshot: JobSnapshot) -> float:
+def grace_seconds(snapshot: JobSnapshot) -> float:
+    """Return lifecycle.gracePeriodSeconds, also when the rest of the spec is invalid."""
     seconds = number(get_path(snapshot.observed.job, "spec", "lifecycle", "gracePeriodSeconds"))
     return min(seconds, 86_400.0) if seconds is not None and seconds > 0 else _GRACE_SECONDS
 

@@ -37,7 +37,7 @@ def plan_queued(
     at_step = "" if not snapshot.has_started or snapshot.step is None else f"at step {snapshot.step}, "
     leftover = leftover_message(snapshot)
     message = f"{at_step}{admission.obstacle}" + (f"; {leftover}" if leftover else "")
-    refusal = _refusal(snapshot, actions.create)
+    refusal = admission.mismatch or workload_refusal(snapshot, actions.create)
     overdue, requeue_at = force_overdue_deletions(snapshot)
     suspended = (
         (desired_condition(SUSPENDED, True, admission.reason, message),) if snapshot.has_started else ()
@@ -64,7 +64,7 @@ def plan_queued(
     )
 
 
-def _refusal(snapshot: JobSnapshot, create: Sequence[dict[str, object]]) -> str:
+def workload_refusal(snapshot: JobSnapshot, create: Sequence[dict[str, object]]) -> str:
     """Return why a Workload could not be created; empty: nothing is known."""
     for manifest in create:
         name = str(manifest["metadata"]["name"])  # type: ignore[index]

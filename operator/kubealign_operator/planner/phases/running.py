@@ -204,6 +204,8 @@ def _unadmitted_message(admission: JobAdmission | None, workloads: WorkloadActio
         return ""
     count = len(workloads.unadmitted)
     workers = "1 more rollout worker waits" if count == 1 else f"{count} more rollout workers wait"
+    if admission.prebuilt:
+        return f"{workers} for an admission of the job with more: MultiKueue admits it as a whole"
     return f"{workers} in queue {admission.queue} of Kueue"
 
 

@@ -51,6 +51,8 @@ def plan_suspended(snapshot: JobSnapshot) -> Decision:
     at_step = "" if snapshot.step is None else f" at step {snapshot.step}"
     leftover = leftover_message(snapshot)
     message = f"suspended{at_step}; set spec.suspend to false to resume" + (leftover and f"; {leftover}")
+    if snapshot.prebuilt_workload:
+        message += "; its quota stays reserved: suspend the job in the cluster from which it came instead"
     overdue, requeue_at = force_overdue_deletions(snapshot)
     # The password of Redis is revoked at once; the pods get the credentials of the resume.
     reason = requested_renewal(snapshot)

@@ -245,3 +245,12 @@ def test_only_gpus_of_pods_on_a_node_that_have_not_ended_are_in_use() -> None:
         pods.put({**_pod(name, 1, phase=phase), "spec": {"nodeName": node, "containers": [main]}})
     pods.put({**_pod("d", 1, phase="Running"), "spec": {"nodeName": "n", "containers": [{"name": "main"}]}})
     assert list(pods.gpus()) == [("team", 4)]
+
+
+def test_a_job_that_another_cluster_runs_is_known_without_its_spec() -> None:
+    jobs = JobStore(Told())
+    dispatched = _job("one", 5)
+    dispatched["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    jobs.put(dispatched)
+    jobs.put(_job("two", 6))
+    assert {key.name: job.is_dispatched for key, job in jobs.items()} == {"one": True, "two": False}
