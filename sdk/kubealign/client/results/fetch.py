@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from kubealign.client.backends.cluster.documents import check_runs_here
 from kubealign.client.backends.cluster.processes import has_started, process_state
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobRecord
@@ -50,6 +51,11 @@ async def fetch_result(
     partial = await asyncio.to_thread(_make_partial_folder, target)
     try:
         if not await download_copy(job, partial):
+            check_runs_here(
+                job,
+                f"read its result from the claim {result.claim_name} there, folder {result.path}; jobs with "
+                "spec.checkpoint.uri have a copy that can be read from here",
+            )
             async with _running_pod(api, pod_manifest(job, result, pods, fallback)) as pod:
                 metadata = pod["metadata"]
                 path = PODS.object_path(metadata["namespace"], metadata["name"])

@@ -16,6 +16,7 @@ from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
 from kubealign.client.backends.cluster.documents import (
     check_not_finished,
     check_retryable,
+    check_runs_here,
     check_scalable,
     validate_document,
     with_type_meta,
@@ -163,6 +164,7 @@ class ClusterBackend:
         tail: int | None = None,
     ) -> AsyncGenerator[LogLine]:
         job = await self.get(ref)
+        check_runs_here(job, "read its logs there")
         selection = cluster_logs.LogSelection(process, role, tail)
         if not follow:
             pods = await self._pods(job)

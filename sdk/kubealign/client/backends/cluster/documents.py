@@ -11,6 +11,7 @@ from kubealign.client.retry import not_retryable_message
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import API_VERSION, KIND
 from kubealign.spec.loading.loader import job_from_document
+from kubealign.spec.sections.lifecycle import ManagedBy
 from kubealign.spec.status import JobPhase
 
 #: Fields set by the API server; they are dropped so that a job that was read can be submitted again.
@@ -69,6 +70,20 @@ def check_retryable(job: JobRecord) -> None:
     """Raise Conflict for a job that has not failed."""
     if job.phase is not JobPhase.FAILED:
         raise Conflict(not_retryable_message(job.ref, job.phase))
+
+
+def check_runs_here(job: JobRecord, remedy: str) -> None:
+    """Raise NotPossible for a job that MultiKueue runs in another cluster.
+
+    Args:
+        remedy: What to do there, such as "read its logs there".
+    """
+    spec = job.resource.get("spec")
+    if isinstance(spec, Mapping) and spec.get("managedBy") == ManagedBy.MULTIKUEUE:
+        raise NotPossible(
+            f"job {job.ref} runs in a worker cluster of MultiKueue (status.clusterName of its Workload: "
+            f"kubectl get workloads -n {job.namespace} -o yaml): {remedy}"
+        )
 
 
 def check_scalable(job: JobRecord) -> None:
