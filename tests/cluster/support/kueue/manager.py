@@ -34,9 +34,10 @@ class KueueManager:
 
     Only tests of Kueue should use this control plane: CRDs and webhooks outlive the manager, and without the
     manager the API server refuses the objects that they are for. `folder` is used by this object alone.
-    Needs no root. Raises ProgramMissing where Kueue is not built."""
+    `multikueue`: AlignmentJobs can be dispatched to other clusters. Needs no root. Raises ProgramMissing
+    where Kueue is not built."""
 
-    def __init__(self, control_plane: ControlPlane, folder: Path) -> None:
+    def __init__(self, control_plane: ControlPlane, folder: Path, *, multikueue: bool = False) -> None:
         self.control_plane = control_plane
         self.folder = folder
         self.ports = ManagerPorts()
@@ -55,7 +56,7 @@ class KueueManager:
         self.daemon = Daemon("kueue", command, control_plane.logs / "kueue.log", environment=environment)
         certificate_folder = folder / "certificates"
         self._certificates.write(certificate_folder)
-        configuration = manager_configuration(self.ports, certificate_folder)
+        configuration = manager_configuration(self.ports, certificate_folder, multikueue=multikueue)
         settings.write_text(json.dumps(configuration, indent=2))
 
     def __enter__(self) -> Self:

@@ -20,6 +20,7 @@ NAMESPACE = "kueue-system"
 _PREFIX = "kueue-"
 WEBHOOK_SERVICE = f"{_PREFIX}webhook-service.{NAMESPACE}.svc"
 CERTIFICATE_SECRET = f"{_PREFIX}webhook-server-cert"
+_FRAMEWORK = f"{KIND}.{VERSION}.{GROUP}"
 #: Resources whose webhooks are installed. Those of pods and jobs would refuse every such object while Kueue
 #: is down, and no test uses Kueue's integrations.
 _HOOKED_RESOURCES = frozenset({"clusterqueues", "cohorts", "workloads", "resourceflavors"})
@@ -88,11 +89,12 @@ def certificate_secret(files: dict[str, bytes]) -> Manifest:
     }
 
 
-def manager_configuration(ports: ManagerPorts, certificates: Path) -> Manifest:
+def manager_configuration(ports: ManagerPorts, certificates: Path, *, multikueue: bool) -> Manifest:
     """Return the manager's configuration.
 
     Kueue has at least one integration; the one for Jobs ignores a Job without a queue. The entry of
-    `externalFrameworks` is that of a cluster with kubealign."""
+    `externalFrameworks` is that of a cluster with kubealign. `multikueue`: MultiKueue dispatches its jobs."""
+    frameworks = {"multiKueue": {"externalFrameworks": [{"name": _FRAMEWORK}]}} if multikueue else {}
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -105,8 +107,9 @@ def manager_configuration(ports: ManagerPorts, certificates: Path) -> Manifest:
         "internalCertManagement": {"enable": True},
         "integrations": {
             "frameworks": ["batch/job"],
-            "externalFrameworks": [f"{KIND}.{VERSION}.{GROUP}"],
+            "externalFrameworks": [_FRAMEWORK],
         },
+        **frameworks,
     }
 
 
