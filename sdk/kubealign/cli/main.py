@@ -16,6 +16,7 @@ from kubealign.cli.commands.jobs.lifecycle import delete, resume, retry, scale, 
 from kubealign.cli.commands.jobs.list_jobs import describe, get, list_jobs
 from kubealign.cli.commands.jobs.logs import events, logs
 from kubealign.cli.commands.jobs.metrics import metrics
+from kubealign.cli.commands.jobs.push import push
 from kubealign.cli.commands.jobs.result import result
 from kubealign.cli.commands.jobs.samples import samples
 from kubealign.cli.commands.jobs.submit import submit
@@ -63,7 +64,14 @@ def kubealign(
 #: Commands by help panel, in display order.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Write a job": {"init": init, "explain": explain, "validate": validate, "plan": plan},
-    "Run it": {"run": run, "submit": submit, "wait": wait, "result": result, "replay": replay},
+    "Run it": {
+        "run": run,
+        "submit": submit,
+        "wait": wait,
+        "result": result,
+        "push": push,
+        "replay": replay,
+    },
     "Observe it": {
         "list": list_jobs,
         "get": get,

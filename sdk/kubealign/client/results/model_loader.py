@@ -36,15 +36,19 @@ def load_result(path: Path, **arguments: Any) -> Result:
     if missing:
         raise NotPossible(f"the result at {path} cannot be loaded here: pip install {' '.join(missing)}")
     transformers: Any = import_module("transformers")
-    is_reward_model = any(name.endswith(_REWARD_MODEL_SUFFIX) for name in _architectures(path))
     model_class = (
         transformers.AutoModelForSequenceClassification
-        if is_reward_model
+        if is_reward_model(path)
         else transformers.AutoModelForCausalLM
     )
     return Result(
         path, model_class.from_pretrained(path, **arguments), transformers.AutoTokenizer.from_pretrained(path)
     )
+
+
+def is_reward_model(path: Path) -> bool:
+    """Return True if the model in a result folder has a score head. Raises NotPossible."""
+    return any(name.endswith(_REWARD_MODEL_SUFFIX) for name in _architectures(path))
 
 
 def _architectures(path: Path) -> list[str]:

@@ -1,0 +1,1 @@
+"""Publication of results on the Hugging Face hub."""
