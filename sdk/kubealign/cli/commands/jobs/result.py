@@ -9,7 +9,6 @@ import typer
 
 from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.options import JobName
-from kubealign.client.errors import NotPossible
 
 
 @backend_command
@@ -41,6 +40,8 @@ async def result(
 
 def _copy(folder: Path, target: Path) -> None:
     """Copy a result that is on this machine. Raises NotPossible if the target is in use or not writable."""
+    from kubealign.client.errors import NotPossible
+
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise NotPossible(f"--into is {target}, which exists: name a folder that is new or empty")
     try:

@@ -116,7 +116,10 @@ def test_explain_field(run: Run) -> None:
 @pytest.mark.parametrize(
     ("path", "expected_text"),
     [
-        ("spec.algoritm", "no field spec.algoritm: did you mean spec.algorithm? spec has suspend, seed,"),
+        (
+            "spec.algoritm",
+            "no field spec.algoritm: did you mean spec.algorithm? spec has suspend, managedBy, seed,",
+        ),
         ("algorithm.ppo", "no field algorithm: did you mean spec.algorithm?"),
         ("spec.promptsPerStep", "did you mean spec.algorithm.*.promptsPerStep?"),
         ("spec.seed.more", "no field spec.seed.more: spec.seed has no fields"),
