@@ -38,7 +38,7 @@ UNIT_OPTIONS ?=
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client/test_bare_wheel.py tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -106,7 +106,7 @@ test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.trackers $(VENV)/.pretrained ## Run 
 	wait $$learning; learned=$$?; cat $$output; rm $$output; $(TIER); \
 	exit $$(( tested ? tested : learned ))
 
-test-full: helm3-tools ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
+test-full: helm3-tools network-policy-tools ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
 	$(MAKE) --no-print-directory test SELECTION=
 
 test-chaos: cluster-tools ## Inject faults into jobs: every failpoint with every action, a second driver at each, 250 random faults, schedules of SEEDS, faults of a node, deletions of pods: four hours
@@ -140,6 +140,10 @@ storage-tools: $(VENV)/.dev ## Build the S3 server of the integration tests: onc
 
 helm3-tools: cluster-tools ## Build the Helm 3 with which test-full renders the chart
 	$(RUN)/python -m tests.cluster.support.build helm3
+
+network-policy-tools: cluster-tools ## Build the kube-router that enforces NetworkPolicies in test-full: once, three minutes of two idle cores
+	@$(RUN)/python -m tests.cluster.support.toolchain network-policy || $(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/cluster.txt
+	$(RUN)/python -m tests.cluster.support.build network-policy
 
 test-cluster: cluster-tools ## Run the tests with a real API server and simulated pods; real pods if root and containerd are available
 	$(CLUSTER)

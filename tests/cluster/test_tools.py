@@ -9,6 +9,7 @@ import pytest
 from cluster.support import build, programs, toolchain
 from cluster.support.build import BuildFailed
 from cluster.support.programs import Level, Program, ProgramMissing
+from cluster.support.requirements import usable_levels
 
 _SMALL = Program("pause", Level.NODE, "./pause")
 
@@ -76,6 +77,11 @@ def test_each_module_has_a_build_folder_of_its_own(tools: Path, monkeypatch: pyt
     assert programs.build_folder() == kubernetes_folder
     assert programs.build_folder("kueue") != kueue_folder
     assert programs.missing(Level.QUEUE) == [queue]
+
+
+def test_make_test_builds_no_program_of_the_long_tests() -> None:
+    assert not {Level.NETWORK_POLICY, Level.HELM3} & set(usable_levels())
+    assert {Level.STORAGE, Level.CONTROL_PLANE, Level.CHART, Level.QUEUE} <= set(usable_levels())
 
 
 def test_the_manifests_of_a_program_are_built_with_it(

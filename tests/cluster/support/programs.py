@@ -26,13 +26,15 @@ BUILD_FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", f"-s -w {_V
 class Level(StrEnum):
     """Purpose of the programs, in the order of the builds; a machine without root needs no `node`.
 
-    The integration tests use `storage`, which is built first. `helm3` is built for the long tests alone."""
+    The integration tests use `storage`, which is built first. `network-policy` and `helm3` are built for the
+    long tests alone."""
 
     STORAGE = "storage"
     CONTROL_PLANE = "control-plane"
     CHART = "chart"
     QUEUE = "queue"
     NODE = "node"
+    NETWORK_POLICY = "network-policy"
     HELM3 = "helm3"
 
 
@@ -73,6 +75,12 @@ PROGRAMS = (
         "sigs.k8s.io/kueue/cmd/kueue",
         module="kueue",
         manifests=("config/components/crd", "config/components/webhook"),
+    ),
+    Program(
+        "kube-router",
+        Level.NETWORK_POLICY,
+        "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
+        module="kube-router",
     ),
     Program("versitygw", Level.STORAGE, "github.com/versity/versitygw/cmd/versitygw", module="versitygw"),
 )

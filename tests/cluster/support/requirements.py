@@ -7,10 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from . import cgroups
-from .programs import Level
+from .programs import Level, find
 
 CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _TRIAL_SECONDS = 10
+_LONG_TESTS_ONLY = (Level.NETWORK_POLICY, Level.HELM3)
 _CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
 # Command -> Debian package.
 _COMMANDS = {
@@ -64,6 +65,17 @@ def _missing() -> list[str]:
     return lacking
 
 
+def missing_for_network_policies() -> tuple[str, ...]:
+    """Return the requirements for the enforcement of NetworkPolicies, without those of a node."""
+    lacking = []
+    if find("kube-router") is None:
+        lacking.append("kube-router (`make network-policy-tools`)")
+    # kube-router runs this command.
+    if shutil.which("ipset") is None:
+        lacking.append("the package ipset")
+    return tuple(lacking)
+
+
 def _makes_namespaces() -> bool:
     command = ["unshare", "--pid", "--fork", "--mount", "--net", "true"]
     return subprocess.run(command, capture_output=True, timeout=_TRIAL_SECONDS, check=False).returncode == 0
@@ -71,7 +83,7 @@ def _makes_namespaces() -> bool:
 
 def usable_levels() -> list[Level]:
     """Return the levels of programs of `make test` that this machine can use."""
-    levels = [level for level in Level if level is not Level.HELM3]
+    levels = [level for level in Level if level not in _LONG_TESTS_ONLY]
     return [level for level in levels if level is not Level.NODE or not missing_for_a_node()]
 
 
