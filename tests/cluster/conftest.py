@@ -23,6 +23,7 @@ from cluster.support.team import Team
 _SHARED = {
     "tests/cluster/jobs/": "node",
     "tests/cluster/node/": "node",
+    "tests/cluster/network_policies/": "node",
     "tests/cluster/kueue/": "kueue",
 }
 

@@ -6,6 +6,7 @@ from subprocess import TimeoutExpired
 from .cluster import Cluster
 from .control_plane import ControlPlane
 from .daemon import Daemon
+from .kube_router import KubeRouter
 from .kubectl import Kubectl, KubectlFailed
 from .kueue import KueueManager, Queues
 from .node import Node
@@ -42,6 +43,8 @@ def sections(fixtures: Mapping[str, object]) -> list[Section]:
         result += _logs([*kueue.control_plane.daemons, kueue.daemon])
     if isinstance(second_node := fixtures.get("second_node"), Node):
         result += _logs(second_node.daemons)
+    if isinstance(kube_router := fixtures.get("kube_router"), KubeRouter):
+        result += _logs(kube_router.daemons)
     return result
 
 

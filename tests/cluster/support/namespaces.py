@@ -77,7 +77,7 @@ class NodeNamespaces:
     """Namespaces with one idle process, and a network link to the machine.
 
     The machine and the node, its pods and their Services reach each other by address. A second node of a
-    cluster is connected with the first by `join`."""
+    cluster is connected with the first by `join`; then both reach the machine at the addresses of either."""
 
     def __init__(self, folder: Path) -> None:
         unshare = [
@@ -115,6 +115,7 @@ class NodeNamespaces:
         names = f"to-{theirs.number}", f"to-{mine.number}"
         peer = ["peer", "name", names[1], "netns", str(other._first)]
         self.run("ip", "route", "add", theirs.machine, "via", mine.machine)
+        other.run("ip", "route", "add", mine.machine, "via", theirs.machine)
         self.run("ip", "route", "add", theirs.services, "via", mine.machine)
         # Made outside: the process identifiers are those of this machine.
         ends = ["ip", "link", "add", names[0], "netns", str(self._first), "type", "veth", *peer]

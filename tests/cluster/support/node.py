@@ -3,6 +3,7 @@
 import http.client
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,8 +28,9 @@ class Node:
 
     Every container of the node sees the host's folders of `host_folders` under /host, read-only. The image
     HOST_BIND links to these folders, so its containers run this checkout's Python without any volume. All
-    containers share one cache of compiled kernels. NetworkPolicies are accepted and not enforced. No image
-    can be pulled; see `import_image`. A failed container starts again after at most `restart_seconds`.
+    containers share one cache of compiled kernels. NetworkPolicies are accepted and not enforced, unless
+    kube-router runs (`kube_router`). No image can be pulled; see `import_image`. A failed container starts
+    again after at most `restart_seconds`.
 
     A further node of a cluster `joins` its first node: the namespaces are linked, and the further node uses
     the DNS server and the cache of compiled kernels of the first one."""
@@ -111,6 +113,11 @@ class Node:
     def images(self) -> list[str]:
         """Return the names of the node's images."""
         return self._ctr("images", "list", "-q").split()
+
+    def further_daemon(self, name: str, *command: str | Path, environment: Mapping[str, str]) -> Daemon:
+        """Return another process of the node, which the caller starts and ends, with a log beside theirs."""
+        log = self.logs / f"{name}.log"
+        return Daemon(name, self._spaces.command(*command), log, environment=environment)
 
     def runs_pod(self, uid: str) -> bool:
         """Return True while a container of the pod `uid` runs, also one that the kubelet does not know."""

@@ -71,8 +71,8 @@ def base_spec(default: Json, folders: Sequence[HostFolder], kernels: Path) -> st
 def network(addresses: Addresses) -> str:
     """Return a CNI configuration with one routed link for each pod.
 
-    Every packet passes the node's Service rules in both directions. The API server accepts NetworkPolicies;
-    nothing enforces them."""
+    Every packet passes the node's Service rules in both directions. The plugins enforce no
+    NetworkPolicies."""
     ranges = {"subnet": addresses.pods, "routes": [{"dst": "0.0.0.0/0"}]}
     ptp = {"type": "ptp", "mtu": 1500, "ipam": {"type": "host-local", "dataDir": "/run/cni", **ranges}}
     ports = {"type": "portmap", "capabilities": {"portMappings": True}}
