@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.support.namespaces import Addresses
+from cluster.support.namespaces import Addresses, NodeNamespaces
 from cluster.support.requirements import missing_for_a_node
 
 _TESTS = Path(__file__).resolve().parents[1]
@@ -117,6 +117,20 @@ def test_a_control_plane_ends_with_a_killed_test(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait(_END_SECONDS)
         eventually_none(lambda: processes_of(tmp_path))
+
+
+@needs_a_node
+def test_closed_namespaces_leave_the_link_of_the_next_cluster(tmp_path: Path) -> None:
+    first, second = NodeNamespaces(tmp_path / "first"), NodeNamespaces(tmp_path / "second")
+    first.open()
+    first.close()
+    try:
+        # Usually with the number of the first, which is free again.
+        second.open()
+        first.close()
+        assert Path("/sys/class/net", second.addresses.link).exists()
+    finally:
+        second.close()
 
 
 @needs_a_node

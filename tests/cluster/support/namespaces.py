@@ -44,6 +44,22 @@ def run(command: Sequence[str | Path], *, timeout: float = _COMMAND_SECONDS) -> 
 
 
 @dataclass(frozen=True)
+class _Link:
+    """Network interface of this machine. The kernel gives no second interface the same index."""
+
+    name: str
+    index: int | None
+
+
+def _interface_index(name: str) -> int | None:
+    """Return the index of a network interface of this machine; None: no interface has the name."""
+    try:
+        return int(Path("/sys/class/net", name, "ifindex").read_text())
+    except FileNotFoundError:
+        return None
+
+
+@dataclass(frozen=True)
 class Addresses:
     """Addresses of one of several clusters on a machine; none is visible outside the machine."""
 
@@ -93,6 +109,7 @@ class NodeNamespaces:
         self._holder = Daemon("node-namespaces", [*unshare, program("pause")], folder / "namespaces.log")
         self._first: int | None = None
         self._addresses: Addresses | None = None
+        self._made_link: _Link | None = None
 
     @property
     def addresses(self) -> Addresses:
@@ -135,9 +152,10 @@ class NodeNamespaces:
             if time.monotonic() > deadline:
                 raise DaemonFailed(f"waited {_COMMAND_SECONDS:g} s for the end of the node's processes")
             time.sleep(0.02)
-        if self._addresses is not None and Path(f"/sys/class/net/{self._addresses.link}").exists():
-            # The kernel removes the link too, a little later.
-            subprocess.run(["ip", "link", "del", self._addresses.link], check=False, capture_output=True)
+        link, self._made_link = self._made_link, None
+        # The kernel removes the link too, a little later. Then another cluster may have a link of that name.
+        if link is not None and _interface_index(link.name) == link.index:
+            subprocess.run(["ip", "link", "del", link.name], check=False, capture_output=True)
 
     def command(self, *command: str | Path) -> list[str]:
         """Return the command line that runs `command` inside.
@@ -176,6 +194,7 @@ class NodeNamespaces:
             except CommandFailed as error:
                 if "File exists" not in str(error) or number >= _MOST_CLUSTERS:
                     raise
+        self._made_link = _Link(here.link, _interface_index(here.link))
         run(["ip", "address", "add", f"{here.machine}/30", "dev", here.link])
         run(["ip", "link", "set", here.link, "up"])
         self.run("ip", "link", "set", "lo", "up")
