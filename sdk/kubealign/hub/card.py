@@ -10,7 +10,8 @@ from kubealign.client.records import JobRecord
 
 #: Parts of a spec that say how a result came about. The rest names pods, volumes and services of one cluster.
 _TRAINING_FIELDS = ("seed", "maxSteps", "algorithm", "trainer", "critic")
-_PLACEMENT_FIELDS = ("podTemplate", "processesPerPod")
+#: Fields of these parts that name pods or volumes too.
+_LEFT_OUT = ("podTemplate", "processesPerPod", "model")
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,11 @@ def _metrics(inputs: CardInputs) -> list[str]:
 
 def _configuration(job: JobRecord) -> str:
     spec = job.resource.get("spec") or {}
-    chosen = {name: _without_placement(spec[name]) for name in _TRAINING_FIELDS if name in spec}
+    chosen = {name: _settings(spec[name]) for name in _TRAINING_FIELDS if name in spec}
     return f"## Training\n\n```yaml\n{yaml.safe_dump(chosen, sort_keys=False)}```"
 
 
-def _without_placement(value: Any) -> Any:
+def _settings(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    return {name: _without_placement(part) for name, part in value.items() if name not in _PLACEMENT_FIELDS}
+    return {name: _settings(part) for name, part in value.items() if name not in _LEFT_OUT}
