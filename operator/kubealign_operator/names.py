@@ -82,7 +82,7 @@ def workload(job: str, uid: str, unit: str = "") -> str:
     return f"{job}-{unit}-{uid[:8]}" if unit else f"{job}-{uid[:8]}"
 
 
-def run_directory(job: str, uid: str, prebuilt_workload: str = "") -> str:
+def run_directory(job: str, uid: str, prebuilt_workload: str = "", *, has_copies: bool = False) -> str:
     """Return the name of the run directory.
 
     It contains the uid, so that a later job of the same name finds no old checkpoints.
@@ -91,10 +91,12 @@ def run_directory(job: str, uid: str, prebuilt_workload: str = "") -> str:
         prebuilt_workload: Workload that MultiKueue has created for the job. Its name contains the uid of the
             job in the manager cluster: a job that returns to this cluster as a new object finds its
             checkpoints. Another name has no effect.
+        has_copies: The job has copies of its checkpoints in object storage. It restores the newest one, which
+            another cluster may have made, into an empty run directory, also in a cluster to which it returns.
     """
     own = f"{job}-{uid[:8]}"
     is_of_job = prebuilt_workload.startswith(f"{job}-") and len(prebuilt_workload) == len(own)
-    return prebuilt_workload if is_of_job else own
+    return prebuilt_workload if is_of_job and not has_copies else own
 
 
 def redis_user(uid: str, cluster_id: str = "") -> str:

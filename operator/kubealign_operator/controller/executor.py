@@ -16,7 +16,6 @@ from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.ownership import OWNED, JobKey
 from kubealign_operator.controller.state.cache import WatchedJob
 from kubealign_operator.controller.state.cluster_state import ClusterState
-from kubealign_operator.kube_views.lenient_json import mapping
 from kubealign_operator.kube_views.ownership import owner_uid
 from kubealign_operator.names import FIELD_MANAGER, GROUP_LABEL
 from kubealign_operator.planner.plan import (
@@ -25,9 +24,9 @@ from kubealign_operator.planner.plan import (
     PodDeletion,
     PodStop,
     ReconcilePlan,
+    WorkloadAdoption,
     WorkloadChange,
     WorkloadDeletion,
-    WorkloadUpdate,
 )
 
 log = logging.getLogger(__name__)
@@ -166,12 +165,12 @@ class PlanExecutor:
             if isinstance(change, WorkloadDeletion):
                 await self._ignore_missing(self._api.delete(path, {"preconditions": {"uid": change.uid}}))
             else:
-                preconditions = {"uid": change.uid, "resourceVersion": change.resource_version}
-                if isinstance(change, WorkloadUpdate):
-                    metadata = {**mapping(change.changes.get("metadata")), **preconditions}
-                    body = {**change.changes, "metadata": metadata}
+                metadata: Json = {"uid": change.uid, "resourceVersion": change.resource_version}
+                body: Json = {"metadata": metadata}
+                if isinstance(change, WorkloadAdoption):
+                    metadata["ownerReferences"] = list(change.owner_references)
                 else:
-                    path, body = f"{path}/status", {"metadata": preconditions, "status": dict(change.status)}
+                    path, body["status"] = f"{path}/status", dict(change.status)
                 answer = await self._ignore_missing(self._api.merge_patch(path, body, _QUERY))
                 if answer is not None:
                     self._state.kueue.workloads.record_write(answer)

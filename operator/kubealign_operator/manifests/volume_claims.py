@@ -41,10 +41,10 @@ def run_directory(job: AlignmentJob, uid: str) -> tuple[str, str]:
     volume = job.spec.checkpoint.volume
     if volume is None:
         raise LookupError(f"{job.name} names no checkpoint.volume")
-    # A job with copies of its checkpoints restores the newest copy, which another cluster may have made, into
-    # an empty run directory.
-    prebuilt = "" if job.spec.checkpoint.uri else job.metadata.labels.get(PREBUILT_WORKLOAD_LABEL, "")
-    return volume.claim_name, run_path(volume.path, names.run_directory(job.name, uid, prebuilt))
+    prebuilt = job.metadata.labels.get(PREBUILT_WORKLOAD_LABEL, "")
+    has_copies = job.spec.checkpoint.uri is not None
+    folder = names.run_directory(job.name, uid, prebuilt, has_copies=has_copies)
+    return volume.claim_name, run_path(volume.path, folder)
 
 
 def run_path(volume_path: str, folder: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kubealign.kube.resources import WORKLOADS
-from kubealign.labels import PREBUILT_WORKLOAD_LABEL, QUEUE_LABEL, QUEUE_PRIORITY_LABEL
+from kubealign.labels import QUEUE_LABEL, QUEUE_PRIORITY_LABEL
 from kubealign.process_settings import Role
 from kubealign.roles import PREPARE, Process
 from kubealign_operator import names
@@ -86,11 +86,6 @@ class WorkloadPriority:
 def queue_of(context: RenderContext) -> str:
     """Return the LocalQueue of the job; empty: no queue admits it."""
     return context.job.metadata.labels.get(QUEUE_LABEL, "")
-
-
-def prebuilt_workload(context: RenderContext) -> str:
-    """Return the Workload that MultiKueue has created for the job; empty: the operator creates one."""
-    return context.job.metadata.labels.get(PREBUILT_WORKLOAD_LABEL, "")
 
 
 def priority_class_name(context: RenderContext) -> str:

@@ -79,17 +79,17 @@ class WorkloadPatch:
 
 
 @dataclass(frozen=True)
-class WorkloadUpdate:
-    """A merge patch of a Kueue Workload's metadata and spec, valid for one resourceVersion of it."""
+class WorkloadAdoption:
+    """New owners of a Kueue Workload, valid for one resourceVersion of it."""
 
     name: str
     uid: str
     resource_version: str
-    #: `metadata` and `spec`, as far as they change.
-    changes: Mapping[str, Any]
+    #: All of metadata.ownerReferences.
+    owner_references: tuple[Mapping[str, Any], ...]
 
 
-WorkloadChange = WorkloadDeletion | WorkloadPatch | WorkloadUpdate
+WorkloadChange = WorkloadDeletion | WorkloadPatch | WorkloadAdoption
 
 
 class KubeEventType(StrEnum):

@@ -15,9 +15,9 @@ from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.plan import (
     PlannedEvent,
     ReconcilePlan,
+    WorkloadAdoption,
     WorkloadChange,
     WorkloadDeletion,
-    WorkloadUpdate,
 )
 from kubealign_operator.planner.planner import plan_reconcile
 from support.rendering.jobs import PLATFORM, Json
@@ -326,8 +326,10 @@ class Cluster:
             del self.workloads[change.name]
             return
         assert workload["metadata"]["resourceVersion"] == change.resource_version
-        if isinstance(change, WorkloadUpdate):
-            self.workloads[change.name] = apply_merge_patch(workload, change.changes)
+        if isinstance(change, WorkloadAdoption):
+            self.workloads[change.name] = apply_merge_patch(
+                workload, {"metadata": {"ownerReferences": list(change.owner_references)}}
+            )
             self.writes += 1
             return
         status = apply_merge_patch(workload["status"], change.status)

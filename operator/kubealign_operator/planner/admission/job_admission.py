@@ -29,7 +29,6 @@ from kubealign_operator.manifests.workload import (
     WorkloadPriority,
     pod_set_of,
     pod_sets,
-    prebuilt_workload,
     priority_reference,
     queue_of,
     workload,
@@ -221,7 +220,7 @@ def job_admission(
 ) -> JobAdmission | None:
     """Return Kueue's answer for the job; None: no queue admits it."""
     context = render_context(snapshot, job, dependencies, checkpoint_source)
-    queue, prebuilt = queue_of(context), prebuilt_workload(context)
+    queue, prebuilt = queue_of(context), snapshot.prebuilt_workload
     if not snapshot.platform.uses_kueue or not (queue or prebuilt):
         return None
     kueue, main = snapshot.observed.kueue, main_workload(snapshot)

@@ -13,22 +13,18 @@ from kubealign_operator.kube_views.kueue_view import WorkloadView
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.metadata import owner_reference
 from kubealign_operator.manifests.workload import PodSet, digest_of, priority_reference, workload
-from kubealign_operator.planner.plan import WorkloadUpdate
+from kubealign_operator.planner.plan import WorkloadAdoption
 from kubealign_operator.planner.snapshot import JobSnapshot
 
 
-def adopt_workload(snapshot: JobSnapshot) -> tuple[WorkloadUpdate, ...]:
+def adopt_workload(snapshot: JobSnapshot) -> tuple[WorkloadAdoption, ...]:
     """Make the job the controller of its prebuilt Workload, unless the Workload has a controller."""
     return tuple(
-        WorkloadUpdate(
+        WorkloadAdoption(
             view.name,
             view.uid,
             view.resource_version,
-            {
-                "metadata": {
-                    "ownerReferences": [*view.owner_references, owner_reference(snapshot.name, snapshot.uid)]
-                }
-            },
+            (*view.owner_references, owner_reference(snapshot.name, snapshot.uid)),
         )
         for view in snapshot.observed.kueue.workloads
         if view.name == snapshot.prebuilt_workload and not view.has_controller and not view.is_deleting

@@ -16,7 +16,6 @@ from kubealign_operator.kube_views.kueue_view import WorkloadView
 from kubealign_operator.kube_views.lenient_json import get_path, mapping, text, timestamp
 from kubealign_operator.manifests.pod_layout import pod_layout_errors
 from kubealign_operator.manifests.pod_templates import profile_errors
-from kubealign_operator.planner.admission.conditions import admission_conditions
 from kubealign_operator.planner.admission.job_admission import (
     JobAdmission,
     job_admission,
@@ -33,13 +32,11 @@ from kubealign_operator.planner.admission.workload_status import (
 )
 from kubealign_operator.planner.phases.finished import grace_seconds, plan_finished
 from kubealign_operator.planner.phases.pending import plan_invalid
-from kubealign_operator.planner.phases.queued import workload_refusal
+from kubealign_operator.planner.phases.queued import queued_conditions, queued_message, workload_refusal
 from kubealign_operator.planner.phases.retry import plan_retry, requested_retry
 from kubealign_operator.planner.phases.suspended import plan_suspended, stopped_status
 from kubealign_operator.planner.plan import (
     ACCEPTED,
-    READY,
-    SUSPENDED,
     Decision,
     ReconcilePlan,
     WorkloadChange,
@@ -190,20 +187,14 @@ def _plan_waiting(snapshot: JobSnapshot, admission: JobAdmission, actions: _Work
     obstacle = admission.obstacle
     if admission.main is not None and admission.main.has_reservation:
         obstacle = f"has quota in queue {admission.queue} of Kueue, and waits for that of a worker cluster"
-    at_step = "" if not snapshot.has_started or snapshot.step is None else f"at step {snapshot.step}, "
-    message = f"{at_step}{obstacle}"
+    message = queued_message(snapshot, obstacle)
     refusal = workload_refusal(snapshot, actions.create)
-    suspended = (
-        (desired_condition(SUSPENDED, True, admission.reason, message),) if snapshot.has_started else ()
-    )
     return Decision(
         JobPhase.PENDING,
         refusal or message,
         conditions=(
             desired_condition(ACCEPTED, True, _DISPATCHED),
-            *admission_conditions(admission),
-            *suspended,
-            desired_condition(READY, False, "Refused" if refusal else "Queued", refusal or message),
+            *queued_conditions(snapshot, admission, message, refusal),
         ),
         status_changes=stopped_status(snapshot),
     )

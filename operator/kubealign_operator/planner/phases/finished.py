@@ -82,8 +82,8 @@ def _result_location(snapshot: JobSnapshot) -> ResultLocation | None:
     if not claim_name:
         return None
     has_copies = get_path(snapshot.observed.job, "spec", "checkpoint", "uri") is not None
-    prebuilt = "" if has_copies else snapshot.prebuilt_workload
-    folder = names.run_directory(snapshot.name, snapshot.uid, prebuilt)
+    prebuilt = snapshot.prebuilt_workload
+    folder = names.run_directory(snapshot.name, snapshot.uid, prebuilt, has_copies=has_copies)
     path = f"{run_path(text(volume.get('path')), folder)}/result"
     return ResultLocation.model_construct(claim_name=claim_name, path=path)
 

@@ -7,6 +7,7 @@ from kubealign.spec.paths import format_path
 from kubealign.spec.status import DependencyResult, JobPhase, ResultLocation
 from kubealign_operator import names
 from kubealign_operator.kube_views.observed_job import DependencyView
+from kubealign_operator.manifests.volume_claims import run_path
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.plan import ACCEPTED, DEPENDENCIES_READY, Decision, desired_condition
 from kubealign_operator.planner.snapshot import JobSnapshot
@@ -136,4 +137,4 @@ def _dependency_result(dependency: DependencyView) -> DependencyResult | None:
 def _run_directory(job: DependencyView) -> str:
     """Return the folder of the job's run within its volume."""
     folder = "" if job.volume is None else job.volume.path
-    return f"{folder}/{names.run_directory(job.name, job.uid)}".lstrip("/")
+    return run_path(folder, names.run_directory(job.name, job.uid))

@@ -13,6 +13,7 @@ from kubealign_operator.planner.plan import (
     READY,
     SUSPENDED,
     Decision,
+    DesiredCondition,
     desired_condition,
 )
 from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
@@ -34,23 +35,17 @@ def plan_queued(
         dependencies: Results of other jobs, recorded at the start since those jobs may be deleted.
     """
     actions = request_admission(snapshot, admission)
-    at_step = "" if not snapshot.has_started or snapshot.step is None else f"at step {snapshot.step}, "
     leftover = leftover_message(snapshot)
-    message = f"{at_step}{admission.obstacle}" + (f"; {leftover}" if leftover else "")
+    message = queued_message(snapshot, admission.obstacle) + (f"; {leftover}" if leftover else "")
     refusal = admission.mismatch or workload_refusal(snapshot, actions.create)
     overdue, requeue_at = force_overdue_deletions(snapshot)
-    suspended = (
-        (desired_condition(SUSPENDED, True, admission.reason, message),) if snapshot.has_started else ()
-    )
     return Decision(
         JobPhase.PENDING,
         refusal or message,
         conditions=(
             desired_condition(ACCEPTED, True, "Valid"),
             desired_condition(DEPENDENCIES_READY, True, "Ready"),
-            *admission_conditions(admission),
-            *suspended,
-            desired_condition(READY, False, "Refused" if refusal else "Queued", refusal or message),
+            *queued_conditions(snapshot, admission, message, refusal),
         ),
         status_changes={
             **stopped_status(snapshot),
@@ -61,6 +56,30 @@ def plan_queued(
         workload_changes=tuple(actions.changes),
         create=tuple(actions.create),
         requeue_at=tuple(requeue_at),
+    )
+
+
+def queued_message(snapshot: JobSnapshot, obstacle: str) -> str:
+    """Return what a job waits for, after the step at which it was stopped."""
+    at_step = "" if not snapshot.has_started or snapshot.step is None else f"at step {snapshot.step}, "
+    return f"{at_step}{obstacle}"
+
+
+def queued_conditions(
+    snapshot: JobSnapshot, admission: JobAdmission, message: str, refusal: str
+) -> tuple[DesiredCondition, ...]:
+    """Return the conditions of a job that waits for Kueue, without those of its spec and dependencies.
+
+    Args:
+        refusal: Why the job cannot wait in its queue; empty: it can.
+    """
+    suspended = (
+        (desired_condition(SUSPENDED, True, admission.reason, message),) if snapshot.has_started else ()
+    )
+    return (
+        *admission_conditions(admission),
+        *suspended,
+        desired_condition(READY, False, "Refused" if refusal else "Queued", refusal or message),
     )
 
 
