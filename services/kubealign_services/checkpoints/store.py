@@ -50,6 +50,13 @@ class StoredCheckpoint:
     path: Path
     manifest: CheckpointManifest
 
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Order of checkpoints of all drivers, see CheckpointName."""
+        name = CheckpointName.parse(self.path.name)
+        assert name is not None, f"{self.path} is no checkpoint"
+        return name.age
+
 
 class CheckpointReader:
     """Checkpoints of a lineage of a run.
@@ -285,6 +292,11 @@ class CheckpointName(NamedTuple):
         return cls(
             int(match["step"]), int(match["fence"] or UNRECORDED_FENCE), int(match["attempt"] or 1), text
         )
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Order of the checkpoints of all drivers: a higher fence is newer, also at a lower step."""
+        return self.fence, self.step, self.attempt
 
 
 def _list_checkpoints(directory: Path) -> list[CheckpointName]:

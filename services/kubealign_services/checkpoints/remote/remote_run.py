@@ -187,7 +187,7 @@ class RemoteRun:
         names = (CheckpointName.parse(text) for text in await self._bucket.list_folders(kind))
         return sorted(
             (name for name in names if name is not None),
-            key=lambda name: (name.fence, name.step, name.attempt),
+            key=lambda name: name.age,
         )
 
 

@@ -234,12 +234,12 @@ class CheckpointUploader:
         return True
 
     def _has_newer(self, checkpoint: StoredCheckpoint) -> bool:
-        return any(_age(other) > _age(checkpoint) for other in self._waiting)
+        return any(other.age > checkpoint.age for other in self._waiting)
 
     def _add_waiting(self, checkpoint: StoredCheckpoint) -> None:
         """Let a checkpoint wait for its upload; of all that wait the newest stays, and the best."""
         others = [other for other in self._waiting if other.path != checkpoint.path]
-        waiting = sorted([*others, checkpoint], key=_age)
+        waiting = sorted([*others, checkpoint], key=lambda other: other.age)
         scores = {other.path: self._retention.score(other.manifest.driver_state) for other in waiting}
         stay = replace(self._retention, keep=1).retained(scores)
         self._waiting = [other for other in waiting if other.path in stay]
@@ -284,11 +284,6 @@ class CheckpointUploader:
         needed = {checkpoint.path for checkpoint in (self._current, *self._waiting) if checkpoint is not None}
         self.pinned.intersection_update(needed)
         self.pinned.update(needed)
-
-
-def _age(checkpoint: StoredCheckpoint) -> tuple[int, int]:
-    """Return the order of checkpoints: those of a later driver are newer."""
-    return checkpoint.manifest.fence, checkpoint.manifest.step
 
 
 def _all_files(folder: Path) -> dict[str, Path]:

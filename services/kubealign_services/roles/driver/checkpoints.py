@@ -64,7 +64,9 @@ class CheckpointWriter:
         """Return True if a checkpoint of `state` would be kept because of its validation metric."""
         if state.step == 0 or state.validated_step != state.step:
             return False
-        return await run_in_thread(self._store.is_among_best, state.model_dump())
+        return await run_in_thread(
+            self._store.is_among_best, state.model_dump(include={"step", "validated_step", "validation"})
+        )
 
     async def save(self, state: JobState) -> None:
         """Save a checkpoint of `state` unless one exists.
