@@ -1,4 +1,4 @@
-"""Card (README.md) of a published result: what it was made from, how, and how it measures. Pure."""
+"""Card (README.md) of a published result: its base model, training settings and validation. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _LEFT_OUT = ("podTemplate", "processesPerPod", "model")
 
 @dataclass(frozen=True)
 class CardInputs:
-    """What a card is written from.
+    """Contents of a card.
 
     Attributes:
         repo: Name on the hub.

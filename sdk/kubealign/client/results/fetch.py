@@ -75,7 +75,8 @@ def _find_existing(job: JobRecord, result: ResultLocation, into: Path | None) ->
     if into is None and target.is_dir():
         # The folder name contains the job's uid, and the folder is only moved into place when complete.
         return target
-    _check_is_free(target)
+    if not is_free(target):
+        raise NotPossible(f"{target} exists already: name a folder that is new or empty")
     return None
 
 
@@ -83,9 +84,9 @@ def _target(job: JobRecord, into: Path | None) -> Path:
     return _cache_path(job) if into is None else into.expanduser().absolute()
 
 
-def _check_is_free(target: Path) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise NotPossible(f"{target} exists already: name a folder that is new or empty")
+def is_free(target: Path) -> bool:
+    """Return True if a folder for a result is new or empty."""
+    return not target.exists() or (target.is_dir() and not any(target.iterdir()))
 
 
 def _make_partial_folder(target: Path) -> Path:

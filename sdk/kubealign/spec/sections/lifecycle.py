@@ -75,7 +75,7 @@ class CheckpointSource(SpecModel):
 
 
 class MetricOrder(StrEnum):
-    """Which values of a metric are the better ones."""
+    """Order of the values of a metric, from better to worse."""
 
     HIGHEST = "Highest"
     LOWEST = "Lowest"

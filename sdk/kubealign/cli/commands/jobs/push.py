@@ -54,7 +54,7 @@ async def _last_validation(ctx: CommandContext, ref: "JobRef") -> dict[str, floa
     except KubealignError as error:
         ctx.console.print(f"[yellow]the card has no metrics:[/yellow] {error}")
         return {}
-    found: dict[str, float] = {}
+    latest: dict[str, float] = {}
     for step in steps:
-        found.update({name: value for name, value in step.values.items() if name.startswith("val/")})
-    return found
+        latest.update({name: value for name, value in step.values.items() if name.startswith("val/")})
+    return latest

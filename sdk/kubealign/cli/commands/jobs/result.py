@@ -41,8 +41,9 @@ async def result(
 def _copy(folder: Path, target: Path) -> None:
     """Copy a result that is on this machine. Raises NotPossible if the target is in use or not writable."""
     from kubealign.client.errors import NotPossible
+    from kubealign.client.results.fetch import is_free
 
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if not is_free(target):
         raise NotPossible(f"--into is {target}, which exists: name a folder that is new or empty")
     try:
         shutil.copytree(folder, target, dirs_exist_ok=True)
