@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import certifi
 import pytest
 
 from cluster.support.cluster import Cluster
 from cluster.support.helm import CHART, NAMESPACE, RELEASE, Helm
-from cluster.support.host_bind import path_in_containers
+from cluster.support.host_bind import certificate_variables
 from cluster.support.kueue import KueueManager, Queues
 from cluster.support.paced_jobs import assert_each_prompt_once, container, paced_job, prepare, set_pace
 from cluster.support.platform import platform_values
@@ -72,12 +71,8 @@ def test_a_preempted_job_saves_waits_and_goes_on(
     low = paced_job("low", _STEPS)
     low["metadata"]["labels"] = {QUEUE_LABEL: _QUEUE}
     low["spec"]["checkpoint"]["uri"] = f"s3://{BUCKET}/low"
-    # The image of these pods has no certificates of its own.
-    certificates = {"SSL_CERT_FILE": str(path_in_containers(Path(certifi.where())))}
-    variables = [
-        {"name": name, "value": value} for name, value in (store.environment() | certificates).items()
-    ]
-    with_keys = container(env=variables)
+    variables = store.environment() | certificate_variables()
+    with_keys = container(env=[{"name": name, "value": value} for name, value in variables.items()])
     low["spec"]["controlPods"] = {"prepare": with_keys, "driver": with_keys}
     tenant.apply(low)
     tenant.until_beyond("low", 1, "at the start")

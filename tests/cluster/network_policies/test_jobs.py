@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import certifi
 import pytest
 
 from cluster.support.behaviour import Json
 from cluster.support.cluster import Cluster
-from cluster.support.host_bind import path_in_containers
+from cluster.support.host_bind import certificate_variables
 from cluster.support.kube_router import KubeRouter
 from cluster.support.network_probes import LISTENER_PORT, Prober, Target
 from cluster.support.node import Node
@@ -77,8 +75,7 @@ def job_of_many_roles(store: S3Server, judge_namespace: str) -> Json:
         {"namespace": {"name": judge_namespace}, "ports": [{"port": LISTENER_PORT}]},
     ]
     spec["checkpoint"]["uri"] = f"s3://{BUCKET}/{_JOB}"
-    # The image of these pods has no certificates of its own.
-    variables = store.environment() | {"SSL_CERT_FILE": str(path_in_containers(Path(certifi.where())))}
+    variables = store.environment() | certificate_variables()
     with_keys = container(env=[{"name": name, "value": value} for name, value in variables.items()])
     spec["controlPods"] = {"prepare": with_keys, "driver": with_keys}
     return job

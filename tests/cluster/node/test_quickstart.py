@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import certifi
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,7 +18,7 @@ from cluster.support.built_images import OPERATOR, operator_image
 from cluster.support.cluster import Cluster
 from cluster.support.console import Console, page_commands
 from cluster.support.helm import NAMESPACE, RELEASE, Helm
-from cluster.support.host_bind import HOST_BIND, path_in_containers
+from cluster.support.host_bind import HOST_BIND, certificate_variables
 from cluster.support.kueue import KueueManager, Queues
 from cluster.support.node import Node
 from cluster.support.paced_jobs import container
@@ -120,10 +119,10 @@ def checkout(cluster: Cluster, store: S3Server, tmp_path: Path) -> Path:
 @pytest.fixture
 def values(tmp_path: Path) -> Path:
     """Chart values of this cluster, which has no registry: Redis and certificates are this machine's."""
-    certificates = {"name": "SSL_CERT_FILE", "value": str(path_in_containers(Path(certifi.where())))}
+    variables = [{"name": name, "value": value} for name, value in certificate_variables().items()]
     chosen = {
         "redis": platform_values()["redis"],
-        "jobs": {"podTemplate": container(env=[certificates])},
+        "jobs": {"podTemplate": container(env=variables)},
     }
     return Helm(tmp_path / "helm").values(chosen)
 

@@ -24,13 +24,13 @@ class CommandWrong(Exception):
 
 def page_commands(page: Path) -> list[str]:
     """Return the commands of a page's terminal sessions in order, without comments."""
-    found = []
+    page_lines = []
     for block in blocks(page, "console"):
         for line in block.text.replace("\\\n", " ").splitlines():
             command = line.partition("  #")[0].strip()
             if command:
-                found.append(" ".join(command.split()))
-    return found
+                page_lines.append(" ".join(command.split()))
+    return page_lines
 
 
 @dataclass

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import certifi
+
 PAUSE = "kubealign-pause:test"
 HOST_BIND = "kubealign-hostbind:test"
 # Where the host's folders appear in every container of the node.
@@ -53,6 +55,11 @@ def path_in_containers(path: Path) -> Path:
         if path.is_relative_to(folder.source):
             return folder.inside / path.relative_to(folder.source)
     return path
+
+
+def certificate_variables() -> dict[str, str]:
+    """Return the variables by which the pods of HOST_BIND, which has no certificates, find this machine's."""
+    return {"SSL_CERT_FILE": str(path_in_containers(Path(certifi.where())))}
 
 
 def _file(name: str, content: bytes, mode: int) -> tuple[tarfile.TarInfo, bytes]:

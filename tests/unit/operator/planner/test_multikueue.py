@@ -90,6 +90,21 @@ def evict(cluster: Cluster, reason: str) -> None:
 # The manager cluster.
 
 
+def stop_pods(worker: Cluster) -> None:
+    """Let the pods that are leaving end, the driver first."""
+    for _ in range(3):
+        worker.finish_leaving()
+        worker.settle()
+
+
+def end_driver(worker: Cluster, code: int, message: str = "") -> None:
+    """Let the driver exit with this code, and the other pods end."""
+    worker.end(worker.name("driver"), code, message)
+    worker.settle()
+    worker.finish_leaving()
+    worker.settle()
+
+
 def test_the_manager_asks_for_the_same_quota_as_for_a_job_of_its_own() -> None:
     manager, own = (
         dispatched(ppo(policy={"model": {"volume": {"claimName": "models", "path": "base"}}})),
@@ -161,9 +176,7 @@ def test_a_suspended_job_gives_its_quota_back_after_the_worker_has_saved() -> No
     copy_status(worker, manager)
     manager.settle()
     assert "admission" in manager.workloads[name]["status"]
-    for _ in range(3):
-        worker.finish_leaving()
-        worker.settle()
+    stop_pods(worker)
     assert worker.phase == "Pending"
     copy_status(worker, manager)
     manager.settle()
@@ -326,20 +339,14 @@ def test_a_worker_takes_over_the_workload_and_runs_in_its_quota() -> None:
     worker.admit(workload(worker))
     worker.start()
     assert worker.phase == "Running"
-    worker.end(worker.name("driver"), 0)
-    worker.settle()
-    worker.finish_leaving()
-    worker.settle()
+    end_driver(worker, 0)
     assert (worker.phase, *condition(worker, "Finished")) == ("Succeeded", "True", "Succeeded")
     assert worker.workloads[workload(worker)]["spec"] == spec
 
 
 def test_a_failure_finishes_the_workload_as_failed() -> None:
     worker = started(dispatched(sft()))
-    worker.end(worker.name("driver"), 78, "the data has no prompts")
-    worker.settle()
-    worker.finish_leaving()
-    worker.settle()
+    end_driver(worker, 78, "the data has no prompts")
     assert (worker.phase, *condition(worker, "Finished")) == ("Failed", "True", "Failed")
 
 
@@ -377,9 +384,7 @@ def test_an_evicted_worker_returns_the_admission_and_keeps_the_workload() -> Non
     worker.evict(name)
     worker.settle()
     assert worker.phase == "Suspending"
-    for _ in range(3):
-        worker.finish_leaving()
-        worker.settle()
+    stop_pods(worker)
     assert worker.phase == "Pending"
     assert "admission" not in worker.workloads[name]["status"]
     assert worker.workloads[name]["spec"] == before
@@ -457,9 +462,7 @@ def test_a_worker_whose_copy_is_suspended_keeps_the_workload() -> None:
     worker = started(dispatched(sft()))
     worker.job["spec"]["suspend"] = True
     worker.settle()
-    for _ in range(3):
-        worker.finish_leaving()
-        worker.settle()
+    stop_pods(worker)
     assert worker.phase == "Suspended"
     assert "suspend the job in the cluster from which it came" in worker.message
     assert len(worker.workloads) == 1

@@ -57,7 +57,7 @@ def test_what_stays(scores: list[float | None], keep: int, count: int) -> None:
     stays = policy(keep=keep, count=count).retained(table)
     newest = set(range(max(0, len(scores) - keep), len(scores)))
     scored = [step for step, score in table.items() if score is not None]
-    # Of all choices of `count` scored checkpoints, the one that sums highest, the earlier steps on a tie.
+    # The choice of `count` scored checkpoints with the highest sum; on a tie the one with earlier steps.
     choices = combinations(scored, min(count, len(scored)))
     best = max(choices, key=lambda chosen: (sum(table[step] or 0.0 for step in chosen), -sum(chosen)))
     assert stays == newest | set(best)
