@@ -5,9 +5,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoModelForCausalLM
+from transformers import initialization as transformers_initialization
+
 from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad
+from kubealign_services.generation.expected_weights import ExpectedWeights
 from kubealign_services.generation.external.contract import ExternalEngine
 from kubealign_services.generation.external.generator import ExternalGenerator, GeneratorOptions, ModelInfo
 from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
@@ -75,4 +80,14 @@ def read_model_info(folder: Path) -> ModelInfo:
         int(text.vocab_size),
         end_tokens(folder, config, tokenizer),
         decode,
+        ExpectedWeights(_model_without_memory(config)),
     )
+
+
+def _model_without_memory(config: Any) -> torch.nn.Module:
+    with transformers_initialization.no_init_weights(), torch.device("meta"):
+        make: Callable[..., Any] = AutoModelForCausalLM.from_config
+        model: torch.nn.Module = make(config)
+    # A model that is built without initial values is built without its ties too.
+    model.tie_weights()
+    return model

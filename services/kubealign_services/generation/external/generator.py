@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
+from kubealign_services.generation.expected_weights import ExpectedWeights
 from kubealign_services.generation.external.base_weights import BaseWeights
 from kubealign_services.generation.external.contract import ExternalEngine, ExternalEngineDied
 from kubealign_services.generation.external.samples import (
@@ -37,13 +39,15 @@ IDLE_SECONDS = 5.0
 class ModelInfo:
     """Model properties that the generator needs.
 
-    end_tokens: ids that end a response. decode: maps tokens to text, special tokens included.
+    end_tokens: ids that end a response. decode: maps tokens to text, special tokens included. weights: the
+    weights of its checkpoint.
     """
 
     context: int
     vocabulary: int
     end_tokens: frozenset[int]
     decode: Callable[[Sequence[int]], str]
+    weights: ExpectedWeights
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class ExternalGenerator:
         self._version = NO_WEIGHTS
         self._active_requests: set[str] = set()
         self._score_count = 0
+        self._sample_count = 0
         self.load = EngineLoad(free_sequences=options.max_sequences)
 
     @property
@@ -168,16 +173,17 @@ class ExternalGenerator:
         version: int,
         in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
-        """Load all weights. Raises ValueError for a name that comes twice, and for every mode but Drain.
+        """Load all weights.
 
-        Other wrong weights are reported by the engine itself.
+        Raises ValueError for weights that do not fit the model (`ExpectedWeights.check`); files of weights
+        that came before them have been loaded by then. Raises ValueError for every mode but Drain.
         """
         _check_drain(in_flight)
         await self._resume_memory()
         self._version = NO_WEIGHTS
         self._files.remove_kept()
-        named = tensors if self._base is None else self._base.record(tensors)
-        await self._load_weights(named)
+        fitting = self._model.weights.check(tensors)
+        await self._load_weights(fitting if self._base is None else self._base.record(fitting))
         self._version = version
 
     async def adapt(
@@ -218,6 +224,10 @@ class ExternalGenerator:
         longest = len(prompt) + max(map(len, continuations), default=0)
         if not prompt or longest > self._model.context:
             raise RequestRefused(f"{longest} tokens after a prompt; the context has {self._model.context}")
+        vocabulary = self._model.vocabulary
+        for token in chain(prompt, *continuations):
+            if not 0 <= token < vocabulary:
+                raise RequestRefused(f"a sequence holds {token}; the vocabulary has 0 to {vocabulary - 1}")
         async with self._gate.enter():
             full = [await self.sequence_logprobs([*prompt, *tokens]) for tokens in continuations]
             return [logprobs[len(prompt) - 1 :] for logprobs in full], self._version
@@ -268,8 +278,11 @@ class ExternalGenerator:
                 self._is_asleep = False
 
     def _update_load(self, samples: int) -> None:
-        self.load.running = min(self.load.running + self.load.waiting + samples, self._options.max_sequences)
-        self.load.free_sequences = self._options.max_sequences - self.load.running
+        self._sample_count += samples
+        most = self._options.max_sequences
+        self.load.running = min(self._sample_count, most)
+        self.load.waiting = self._sample_count - self.load.running
+        self.load.free_sequences = most - self.load.running
         self._observe(self.load)
 
     def _record_death(self, error: ExternalEngineDied) -> EngineLost:

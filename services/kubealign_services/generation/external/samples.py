@@ -21,18 +21,23 @@ from kubealign_services.generation.torch_engine.sampling.stop_strings import Sto
 
 
 def is_truncated(sampling: SamplingParameters) -> bool:
-    """Return True where the sampled distribution differs from the full softmax."""
-    return sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_tokens > 0)
+    """Return True where the sampled distribution differs from the full softmax.
+
+    minTokens forbids the end tokens at first, at temperature 0 too.
+    """
+    return sampling.min_tokens > 0 or (
+        sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
+    )
 
 
 def check_sampling_support(request: GenerationRequest) -> None:
     """Raise RequestRefused for sampling whose full softmax the engine cannot report."""
     sampling = request.sampling
-    if is_truncated(sampling) and sampling.temperature != 1:
+    if is_truncated(sampling) and sampling.temperature not in (0, 1):
         raise RequestRefused(
             f"request {request.request_id!r}: rollout.sampling.temperature is {sampling.temperature} "
             "together with topK, topP or minTokens; this engine reports full log-probabilities of such "
-            "samples at temperature 1 only: set it to 1, or use the torch engine"
+            "samples at temperature 0 or 1 only: set it to one of them, or use the torch engine"
         )
 
 
@@ -62,33 +67,40 @@ def to_generated_sample(
             f"request {request.request_id!r}: the engine gave {len(tokens)} tokens, {len(external.logprobs)} "
             f"log-probabilities and {len(engine_logprobs)} of the full softmax"
         )
-    finish, text = _finish_and_text(tokens, end_tokens, request, decode)
+    finish, count, text = _find_end(tokens, end_tokens, request, decode)
     greedy = request.sampling.temperature == 0
     return GeneratedSample(
         request_id=request.request_id,
         sample=index,
-        tokens=tokens,
-        behaviour_logprobs=[0.0] * len(tokens) if greedy else external.logprobs,
-        engine_logprobs=list(engine_logprobs),
-        versions=[version] * len(tokens),
+        tokens=tokens[:count],
+        behaviour_logprobs=[0.0] * count if greedy else external.logprobs[:count],
+        engine_logprobs=list(engine_logprobs[:count]),
+        versions=[version] * count,
         finish=finish,
         text=text,
         seconds=seconds,
     )
 
 
-def _finish_and_text(
+def _find_end(
     tokens: list[int],
     ends: frozenset[int],
     request: GenerationRequest,
     decode: Callable[[Sequence[int]], str],
-) -> tuple[FinishReason, str]:
-    """Derive the finish reason and the text without its end from the tokens alone, like the torch engine."""
-    if tokens[-1] in ends:
-        return FinishReason.STOP, decode(tokens[:-1])
+) -> tuple[FinishReason, int, str]:
+    """Derive the finish reason, the number of tokens and the text without its end from the tokens alone, like
+    the torch engine.
+
+    An engine that heeds stop strings only after the `minTokens`-th token, as vLLM does, has gone on behind a
+    string that this token completes; the tokens behind it are cut off.
+    """
+    text_end = len(tokens) - (tokens[-1] in ends)
     if request.sampling.stop:
-        stopped = StopStrings(decode, request.sampling.stop).scan(tokens, request.sampling.min_tokens)
+        stopped = StopStrings(decode, request.sampling.stop).scan(
+            tokens[:text_end], request.sampling.min_tokens
+        )
         if stopped is not None:
-            _, text = stopped
-            return FinishReason.STOP, text
-    return FinishReason.LENGTH, decode(tokens)
+            count, text = stopped
+            return FinishReason.STOP, count, text
+    finish = FinishReason.LENGTH if text_end == len(tokens) else FinishReason.STOP
+    return finish, len(tokens), decode(tokens[:text_end])

@@ -1,6 +1,7 @@
 """Leader of several processes that share a model: the model runner of the first process's engine."""
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
@@ -10,8 +11,8 @@ import torch.distributed as dist
 from google.protobuf.message import Message
 from torch import Tensor
 
+from kubealign_services.generation.expected_weights import ExpectedWeights
 from kubealign_services.generation.torch_engine.model.adapter_merge import MergedAdapter
-from kubealign_services.generation.torch_engine.model.weight_loader import WeightLoader
 from kubealign_services.generation.torch_engine.ragged_batch import RaggedBatch
 from kubealign_services.generation.torch_engine.tensor_parallel.commands import (
     Command,
@@ -69,8 +70,7 @@ class LeaderModelRunner:
         self._commands = commands
         self._on_loss = on_loss
         self._lost_cause: str | None = None
-        self._weights = WeightLoader(model.full_model, self._distribute_weight)
-        self._validator = WeightLoader(model.full_model, lambda name, tensor: None)
+        self._expected = ExpectedWeights(model.full_model)
         self._adapter_validator = MergedAdapter(model.full_model)
         self._weight_indices = {name: index for index, name in enumerate(runner.names)}
 
@@ -103,7 +103,9 @@ class LeaderModelRunner:
         if isinstance(tensors, AnnouncedWeights):
             self._load_announced(tensors)
         else:
-            self._weights.load(tensors)
+            with torch.no_grad():
+                for name, tensor in self._expected.check(tensors):
+                    self._distribute_weight(name, tensor)
 
     def load_adapter(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
         layers = self._adapter_validator.validate(tensors)
@@ -129,15 +131,16 @@ class LeaderModelRunner:
     def _load_announced(self, parts: AnnouncedWeights) -> None:
         invalid: ValueError | None = None
 
-        def checked() -> Iterator[tuple[str, Tensor]]:
-            """Yield each slice for validation, without memory, and copy it after it has passed."""
+        def shapes() -> Iterator[tuple[str, Tensor]]:
+            """Yield each slice without memory, and copy it once it has passed the check."""
             for part in parts.slices():
                 yield part.name, torch.empty(part.shape, dtype=part.tensor.dtype, device="meta")
                 self._runner.load_own_slices([part])
 
         with self._sent_command(Command.FETCH, [*parts.announcement.SerializeToString()]):
             try:
-                self._validator.load(checked())
+                with torch.no_grad():
+                    deque(self._expected.check(shapes()), maxlen=0)
             except ValueError as error:
                 invalid = error
             outcomes = self._runner.gather_outcomes("")

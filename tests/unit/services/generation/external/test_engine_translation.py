@@ -137,6 +137,20 @@ def test_finish_reason_follows_from_tokens() -> None:
     assert ended([1, 2, 3, 4], stop) == (FinishReason.LENGTH, "abcd")
 
 
+@pytest.mark.parametrize("behind", [(), (4,), (4, 7)])
+def test_tokens_behind_a_stop_string_are_cut_off(behind: tuple[int, ...]) -> None:
+    """vLLM heeds a stop string only behind the minTokens-th token, so it goes on where this one ends it."""
+    sampling = SamplingParameters(max_tokens=6, min_tokens=3, stop=("!",))
+    tokens = [1, 2, 30, *behind]
+    logprobs = [-float(i) for i in range(len(tokens))]
+    sample = to_generated_sample(
+        request(sampling), 0, ExternalSample(tokens, logprobs), logprobs, frozenset({7}), 4, 0.0, decode
+    )
+    assert (sample.tokens, sample.finish, sample.text) == ([1, 2, 30], FinishReason.STOP, "ab")
+    assert sample.behaviour_logprobs == sample.engine_logprobs == [0.0, -1.0, -2.0]
+    assert sample.versions == [4, 4, 4]
+
+
 def test_greedy_behaviour_log_probability_is_zero() -> None:
     sampling = SamplingParameters(max_tokens=2, temperature=0)
     sample = to_generated_sample(
@@ -148,6 +162,10 @@ def test_greedy_behaviour_log_probability_is_zero() -> None:
 def test_unsupported_log_probabilities_are_refused() -> None:
     assert not is_truncated(SamplingParameters(max_tokens=1, temperature=0.7))
     assert not is_truncated(SamplingParameters(max_tokens=1, temperature=0, top_k=5))
+    # The end tokens are forbidden at first, so the most probable token may not be the one that is taken.
+    greedy = SamplingParameters(max_tokens=2, min_tokens=1, temperature=0)
+    assert is_truncated(greedy)
+    check_sampling_support(request(greedy))
     check_sampling_support(request(SamplingParameters(max_tokens=1, top_p=0.9)))
     with pytest.raises(RequestRefused, match=r"temperature is 0\.5"):
         check_sampling_support(request(SAMPLING))

@@ -18,6 +18,7 @@ from kubealign_services.generation.contract import (
     RequestRefused,
     SamplingParameters,
 )
+from kubealign_services.generation.expected_weights import ExpectedWeights
 from kubealign_services.generation.external import generator as external_generator
 from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
 from kubealign_services.generation.external.generator import ExternalGenerator, GeneratorOptions, ModelInfo
@@ -80,7 +81,10 @@ class Counter:
 def make_generator(
     tmp_path: Path, engine: Counter, *, adapted: bool = False, freed: bool = False
 ) -> ExternalGenerator:
-    facts = ModelInfo(20, 10, frozenset({9}), lambda tokens: "".join(map(str, tokens)))
+    model = torch.nn.ModuleDict({"layer": torch.nn.Linear(3, 2, bias=False), "norm": torch.nn.RMSNorm(3)})
+    facts = ModelInfo(
+        20, 10, frozenset({9}), lambda tokens: "".join(map(str, tokens)), ExpectedWeights(model)
+    )
     return ExternalGenerator(engine, facts, WeightFiles(tmp_path), GeneratorOptions(4, adapted, freed))
 
 
@@ -121,6 +125,46 @@ async def test_weight_files_are_removed_after_loading(tmp_path: Path) -> None:
         await generator.refit([*BASE.items(), *BASE.items()], 2)
     with pytest.raises(RuntimeError, match="no usable weights"):
         await collected(generator, request())
+
+
+@pytest.mark.parametrize(
+    ("tensors", "cause"),
+    [
+        ({"layer.weight": torch.ones(2, 3)}, "1 of 2 did not come: 'norm.weight'"),
+        (BASE | {"layer.weight": torch.ones(3, 2)}, r"'layer.weight' has the shape \[3, 2\], the model's"),
+        (BASE | {"extra.weight": torch.ones(1)}, "the model has no 'extra.weight'"),
+    ],
+)
+async def test_weights_that_do_not_fit_are_refused(
+    tmp_path: Path, tensors: dict[str, Tensor], cause: str
+) -> None:
+    engine = Counter()
+    generator = make_generator(tmp_path, engine)
+    await generator.refit(BASE.items(), 1)
+    before = dict(engine.weights)
+    with pytest.raises(ValueError, match=cause):
+        await generator.refit(tensors.items(), 2)
+    with pytest.raises(RuntimeError, match="no usable weights"):
+        await collected(generator, request())
+    assert engine.flushed == 1
+    if "did not come" not in cause:
+        assert all(torch.equal(engine.weights[name], weight) for name, weight in before.items())
+    await generator.refit(BASE.items(), 3)
+    assert {version for sample in await collected(generator, request()) for version in sample.versions} == {3}
+
+
+async def test_load_counts_samples_that_wait(tmp_path: Path) -> None:
+    engine = Counter()
+    generator = make_generator(tmp_path, engine)
+    await generator.refit(BASE.items(), 0)
+    engine.may_answer.clear()
+    many = GenerationRequest("g", (1, 2), tuple(range(7)), SamplingParameters(max_tokens=3))
+    running = asyncio.create_task(collected(generator, many))
+    await asyncio.wait_for(engine.asked.wait(), 10)
+    assert (generator.load.running, generator.load.waiting, generator.load.free_sequences) == (4, 3, 0)
+    engine.may_answer.set()
+    assert len(await running) == 7
+    assert (generator.load.running, generator.load.waiting, generator.load.free_sequences) == (0, 0, 4)
 
 
 async def test_adapters_are_merged_into_the_same_base(tmp_path: Path) -> None:
@@ -222,6 +266,8 @@ async def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     long = GenerationRequest("g", (1,) * 19, (1,), SamplingParameters(max_tokens=3))
     with pytest.raises(RequestRefused, match="context of 20"):
         await collected(generator, long)
+    with pytest.raises(RequestRefused, match="a sequence holds 10; the vocabulary has 0 to 9"):
+        await generator.continuation_logprobs([1], [[4], [10]])
 
 
 def test_batches_are_filled_to_the_limit() -> None:
