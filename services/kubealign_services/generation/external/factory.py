@@ -84,10 +84,10 @@ def read_model_info(folder: Path) -> ModelInfo:
     )
 
 
-def _model_without_memory(config: Any) -> torch.nn.Module:
+def _model_without_memory(config: Any) -> Any:
     with transformers_initialization.no_init_weights(), torch.device("meta"):
         make: Callable[..., Any] = AutoModelForCausalLM.from_config
-        model: torch.nn.Module = make(config)
+        model = make(config)
     # A model that is built without initial values is built without its ties too.
     model.tie_weights()
     return model

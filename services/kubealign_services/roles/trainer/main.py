@@ -55,7 +55,13 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
     rollout = spec.effective_rollout
     if rollout is not None:
         precisions = [spec.trainer.backend.value.precision, rollout.engine.value.effective_precision]
-        canary = Canary.choose(spec.seed, len(prepared.tokenizer), precisions)
+        engine = rollout.engine
+        canary = Canary.choose(
+            spec.seed,
+            len(prepared.tokenizer),
+            precisions,
+            external_engine=engine.vllm is not None or engine.tensorrt_llm is not None,
+        )
         publisher = WeightsPublisher(
             settings.shared_memory,
             settings.advertise or settings.listen,

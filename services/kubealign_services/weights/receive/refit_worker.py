@@ -23,7 +23,7 @@ from kubealign_services.weights.announce.announcement import decode_announcement
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.receive.part_fetcher import VerificationFailed
 from kubealign_services.weights.receive.receiver import WeightsReceiver, WeightsTransfer
-from kubealign_services.weights.verify.canary import max_logprob_gap
+from kubealign_services.weights.verify.canary import mean_logprob_gap
 
 log = logging.getLogger(__name__)
 
@@ -282,11 +282,11 @@ class RefitWorker:
         transfer.check_valid()
         self._phase = "the canary's log-probabilities"
         logprobs = await self._target.sequence_logprobs(list(canary.tokens))
-        answer.canary_gap = max_logprob_gap(canary.logprobs, logprobs)
+        answer.canary_gap = mean_logprob_gap(canary.logprobs, logprobs)
         if not answer.canary_gap <= canary.tolerance:
             raise CanaryMismatch(
-                f"the canary's log-probabilities differ by {answer.canary_gap:.3g} nats from the sender's, "
-                f"more than {canary.tolerance:g}"
+                f"the canary's log-probabilities differ by {answer.canary_gap:.3g} nats on average from the "
+                f"sender's, more than {canary.tolerance:g}"
             )
         self._phase = "the checksums"
         await self._target.hold_output_until(transfer.verification)
