@@ -43,7 +43,7 @@ async def open_external_engine(
     files = WeightFiles(memory_files)
     engine: ExternalEngine
     if isinstance(spec, VllmEngineSpec):
-        engine = VllmExternalEngine.create(folder, spec, model.context)
+        engine = await VllmExternalEngine.create(folder, spec, model.context)
     else:
         engine = await TensorRTLLMExternalEngine.create(folder, spec, model.context)
     try:

@@ -1,5 +1,6 @@
 """vLLM's asynchronous engine as an `ExternalEngine`."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,22 +29,13 @@ class VllmExternalEngine:
         self._library = library
 
     @classmethod
-    def create(cls, folder: Path, spec: VllmEngineSpec, context: int) -> "VllmExternalEngine":
+    async def create(cls, folder: Path, spec: VllmEngineSpec, context: int) -> "VllmExternalEngine":
         """Start the engine, without usable weights until the first are loaded.
 
-        Raises PermanentFailure where vLLM is not installed.
+        Raises PermanentFailure where vLLM is not installed, or cannot do what the spec asks for.
         """
-        try:
-            import vllm
-            from vllm.engine.arg_utils import AsyncEngineArgs
-            from vllm.v1.engine.async_llm import AsyncLLM
-        except ImportError as error:
-            raise PermanentFailure(
-                f"rollout.engine.vllm: vLLM cannot be imported here ({error}): install the package vllm in "
-                "the rollout workers' image, or set rollout.engine.torch"
-            ) from error
-        arguments = AsyncEngineArgs(**engine_arguments(folder, spec, context))
-        return cls(AsyncLLM.from_engine_args(arguments), vllm)
+        # A start takes a minute or more, in which the worker shows that it lives.
+        return cls(*await asyncio.to_thread(_start, folder, spec, context))
 
     async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
@@ -91,6 +83,25 @@ class VllmExternalEngine:
 
     async def close(self) -> None:
         self._engine.shutdown()
+
+
+def _start(folder: Path, spec: VllmEngineSpec, context: int) -> tuple[Any, Any]:
+    """Return a running AsyncLLM and the vllm package; see `VllmExternalEngine.create`."""
+    try:
+        import vllm
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+    except ImportError as error:
+        raise PermanentFailure(
+            f"rollout.engine.vllm: vLLM cannot be imported here ({error}): install the package vllm in "
+            "the rollout workers' image, or set rollout.engine.torch"
+        ) from error
+    try:
+        arguments = engine_arguments(folder, spec, context, on_cpu=current_platform.is_cpu())
+    except ValueError as error:
+        raise PermanentFailure(str(error)) from error
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)), vllm
 
 
 def to_external_sample(completion: Any) -> ExternalSample:

@@ -5,15 +5,33 @@ from typing import Any
 
 from kubealign.spec.sections.engines import IdleMemoryPolicy, VllmEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
-from kubealign_services.generation.external.vllm.worker import WORKER_EXTENSION
+
+#: Import path of the class that vLLM mixes into its worker.
+WORKER_EXTENSION = "kubealign_services.generation.external.vllm.worker.VllmWorkerExtension"
+#: Least number of tokens of one pass on a CPU, as vLLM has it.
+_CPU_BATCHED_TOKENS = 2048
 
 
-def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int) -> dict[str, Any]:
+def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu: bool) -> dict[str, Any]:
     """Build keyword arguments of vLLM's AsyncEngineArgs.
 
     Weights arrive by refit, so none are read. The model's own generation config is left out, because it
     would add to the job's sampling settings.
+
+    On a CPU each prompt is computed in one pass: of a request with a seed, vLLM takes back the random number
+    of an unfinished prompt, which the random source of a CPU cannot do.
+
+    Raises ValueError for an engine that is to release its memory on a CPU.
     """
+    if on_cpu and spec.between_phases is IdleMemoryPolicy.FREED:
+        raise ValueError(
+            "rollout.engine.vllm.betweenPhases is Freed, which vLLM cannot do on a CPU: set it to Resident"
+        )
+    cpu_arguments: dict[str, Any] = {
+        "enforce_eager": True,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(context, _CPU_BATCHED_TOKENS),
+    }
     return {
         "model": str(folder),
         "tokenizer": str(folder),
@@ -31,6 +49,7 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int) -> dict[s
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": WORKER_EXTENSION,
         "disable_log_stats": True,
+        **(cpu_arguments if on_cpu else {}),
     }
 
 

@@ -1,11 +1,31 @@
-"""Extension of vLLM's workers; vLLM mixes the class into its worker in each of its own processes."""
+"""Extension of vLLM's workers; vLLM mixes the class into its worker in each of its own processes.
+
+vLLM imports this module before it makes the model.
+"""
 
 from typing import Any
 
+import torch
 from safetensors import safe_open
+from vllm.model_executor.layers import utils as linear_layers
+from vllm.platforms import current_platform
 
-#: Import path of the class that vLLM mixes into its worker.
-WORKER_EXTENSION = "kubealign_services.generation.external.vllm.worker.VllmWorkerExtension"
+_pack_for_cpu = linear_layers.dispatch_cpu_unquantized_gemm
+
+
+def _keep_plain_matrix(layer: torch.nn.Module, remove_weight: bool) -> None:
+    """Compute a linear layer with its matrix as it is.
+
+    vLLM packs it for a CPU and leaves an empty weight, into which no later weights could be loaded.
+    """
+    if layer.weight.is_meta or layer.weight.ndim == 2:
+        layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
+    else:
+        _pack_for_cpu(layer, remove_weight)
+
+
+if current_platform.is_cpu():
+    linear_layers.dispatch_cpu_unquantized_gemm = _keep_plain_matrix
 
 
 class VllmWorkerExtension:

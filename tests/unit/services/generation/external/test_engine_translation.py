@@ -53,11 +53,9 @@ def request(sampling: SamplingParameters) -> GenerationRequest:
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_external_engines_have_every_precision(precision: Precision) -> None:
-    specs: list[tuple[Any, Any]] = [(vllm, VllmEngineSpec), (tensorrt, TensorRTLLMEngineSpec)]
-    for engine, spec in specs:
-        assert engine.engine_arguments(Path("/m"), spec(precision=precision), 512)["dtype"] == (
-            precision.value.lower()
-        )
+    own = vllm.engine_arguments(Path("/m"), VllmEngineSpec(precision=precision), 512, on_cpu=False)
+    other = tensorrt.engine_arguments(Path("/m"), TensorRTLLMEngineSpec(precision=precision), 512)
+    assert own["dtype"] == other["dtype"] == precision.value.lower()
 
 
 def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
@@ -67,7 +65,7 @@ def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
         pipeline_parallel=2,
         between_phases=IdleMemoryPolicy.FREED,
     )
-    arguments = vllm.engine_arguments(Path("/m"), spec, 512)
+    arguments = vllm.engine_arguments(Path("/m"), spec, 512, on_cpu=False)
     assert arguments["load_format"] == "dummy" and arguments["enable_sleep_mode"]
     assert (arguments["tensor_parallel_size"], arguments["pipeline_parallel_size"]) == (4, 2)
     assert (arguments["dtype"], arguments["max_model_len"], arguments["max_num_seqs"]) == (
@@ -76,7 +74,20 @@ def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
         256,
     )
     module, _, name = arguments["worker_extension_cls"].rpartition(".")
-    assert hasattr(__import__(module, fromlist=[name]), name)
+    # The module itself imports vLLM, which is not installed here.
+    found = find_spec(module)
+    assert found is not None and found.origin is not None
+    assert f"class {name}:" in Path(found.origin).read_text()
+    assert "enforce_eager" not in arguments
+
+
+@pytest.mark.parametrize(("context", "tokens"), [(512, 2048), (8192, 8192)])
+def test_vllm_on_a_cpu_computes_each_prompt_in_one_pass(context: int, tokens: int) -> None:
+    arguments = vllm.engine_arguments(Path("/m"), VllmEngineSpec(), context, on_cpu=True)
+    assert not arguments["enable_chunked_prefill"] and arguments["max_num_batched_tokens"] == tokens
+    freed = VllmEngineSpec(between_phases=IdleMemoryPolicy.FREED)
+    with pytest.raises(ValueError, match=r"betweenPhases is Freed.*set it to Resident"):
+        vllm.engine_arguments(Path("/m"), freed, context, on_cpu=True)
 
 
 def test_vllm_sampling_arguments_follow_the_spec() -> None:
@@ -172,9 +183,9 @@ def test_unsupported_log_probabilities_are_refused() -> None:
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
-def test_missing_vllm_is_named() -> None:
+async def test_missing_vllm_is_named() -> None:
     with pytest.raises(PermanentFailure, match="install the package vllm"):
-        VllmExternalEngine.create(Path("/m"), VllmEngineSpec(), 512)
+        await VllmExternalEngine.create(Path("/m"), VllmEngineSpec(), 512)
 
 
 @pytest.mark.skipif(find_spec("tensorrt_llm") is not None, reason="TensorRT-LLM is installed")
