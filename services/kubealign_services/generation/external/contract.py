@@ -27,18 +27,18 @@ class ExternalEngineDied(RuntimeError):
 
 
 class ExternalEngine(Protocol):
-    """One external engine, used on one event loop. Cancelling a `generate` call frees its resources."""
+    """One external engine, used on one event loop. Cancelling a `generate` call frees its resources.
+
+    Every method but `close` raises ExternalEngineDied where the engine's processes have ended.
+    """
 
     async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
     ) -> ExternalSample:
-        """Generate one response. Raises ExternalEngineDied."""
+        """Generate one response."""
 
     async def score(self, request_id: str, tokens: list[int]) -> list[float]:
-        """Return the log-probability of each token after the first, at temperature 1.
-
-        Raises ExternalEngineDied.
-        """
+        """Return the log-probability of each token after the first, at temperature 1."""
 
     async def load_weights(self, file: Path) -> None:
         """Load the weights of a safetensors file by their Hugging Face names, in place; usually only some of

@@ -3,8 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -146,14 +146,12 @@ class ExternalGenerator:
         prompt, sampling = list(request.prompt_tokens), request.sampling
         ends = self._model.end_tokens | set(sampling.stop_token_ids)
         name = f"{request.request_id}/{index}"
-        try:
+        with self._death_recorded():
             drawn = await self._engine.generate(name, prompt, sampling, request.seeds[index], sorted(ends))
             logprobs = drawn.logprobs
             if is_truncated(sampling):
                 scored = await self._engine.score(f"{name}/full", prompt + drawn.tokens)
                 logprobs = scored[len(prompt) - 1 :]
-        except ExternalEngineDied as error:
-            raise self._record_death(error) from error
         if not all(map(math.isfinite, [*drawn.logprobs, *logprobs])):
             raise ArithmeticError(f"the weights of version {self._version} give log-probabilities not finite")
         seconds = time.monotonic() - started
@@ -213,10 +211,8 @@ class ExternalGenerator:
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         await self._ensure_awake()
         self._score_count += 1
-        try:
+        with self._death_recorded():
             return await self._engine.score(f"sequence-{self._score_count}", tokens)
-        except ExternalEngineDied as error:
-            raise self._record_death(error) from error
 
     async def continuation_logprobs(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
@@ -237,13 +233,15 @@ class ExternalGenerator:
         for batch in batch_tensors(tensors):
             path = await asyncio.to_thread(self._files.write, batch)
             try:
-                await self._engine.load_weights(path)
+                with self._death_recorded():
+                    await self._engine.load_weights(path)
             finally:
                 if self._options.frees_memory:
                     self._files.kept_paths.append(path)
                 else:
                     path.unlink(missing_ok=True)
-        await self._engine.finish_weight_update()
+        with self._death_recorded():
+            await self._engine.finish_weight_update()
 
     async def _release_when_idle(self) -> None:
         """Release the engine's memory whenever it has been idle, where the spec asks for that."""
@@ -265,16 +263,18 @@ class ExternalGenerator:
             if self._version == NO_WEIGHTS:
                 raise RuntimeError("the engine has no usable weights: refit it first")
             if self._is_asleep:
-                await self._engine.resume_memory()
-                for path in self._files.kept_paths:
-                    await self._engine.load_weights(path)
-                await self._engine.finish_weight_update()
+                with self._death_recorded():
+                    await self._engine.resume_memory()
+                    for path in self._files.kept_paths:
+                        await self._engine.load_weights(path)
+                    await self._engine.finish_weight_update()
                 self._is_asleep = False
 
     async def _resume_memory(self) -> None:
         async with self._memory_lock:
             if self._is_asleep:
-                await self._engine.resume_memory()
+                with self._death_recorded():
+                    await self._engine.resume_memory()
                 self._is_asleep = False
 
     def _update_load(self, samples: int) -> None:
@@ -285,10 +285,15 @@ class ExternalGenerator:
         self.load.free_sequences = most - self.load.running
         self._observe(self.load)
 
-    def _record_death(self, error: ExternalEngineDied) -> EngineLost:
-        if not self._death.done():
-            self._death.set_exception(error)
-        return EngineLost(str(error))
+    @contextmanager
+    def _death_recorded(self) -> Iterator[None]:
+        """Raise EngineLost where the engine is found dead within the block, and let `run` end."""
+        try:
+            yield
+        except ExternalEngineDied as error:
+            if not self._death.done():
+                self._death.set_exception(error)
+            raise EngineLost(str(error)) from error
 
 
 def _check_drain(in_flight: InFlightPolicy) -> None:

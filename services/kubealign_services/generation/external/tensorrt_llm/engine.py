@@ -1,6 +1,7 @@
 """TensorRT-LLM's asynchronous engine as an `ExternalEngine`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,29 +78,43 @@ class TensorRTLLMExternalEngine:
 
     async def _generate(self, tokens: list[int], parameters: Any) -> Any:
         pending = self._engine.generate_async(tokens, parameters, streaming=False)
-        try:
-            return await pending.aresult()
-        except BaseException as error:
-            pending.abort()
-            if type(error).__name__ in ("EngineDeadError", "RayActorError", "ActorDiedError"):
-                raise ExternalEngineDied(f"TensorRT-LLM's engine has died: {error}") from error
-            raise
+        with _death_reported():
+            try:
+                return await pending.aresult()
+            except BaseException:
+                pending.abort()
+                raise
 
     async def load_weights(self, file: Path) -> None:
-        await self._engine.collective_rpc("kubealign_load_weights", args=(str(file),))
+        with _death_reported():
+            await self._engine.collective_rpc("kubealign_load_weights", args=(str(file),))
 
     async def finish_weight_update(self) -> None:
         # Also drops the cached prefixes.
-        await self._engine.collective_rpc("update_weights", args=(None,))
+        with _death_reported():
+            await self._engine.collective_rpc("update_weights", args=(None,))
 
     async def release_memory(self) -> None:
-        await self._engine.release(_MEMORY_TAGS)
+        with _death_reported():
+            await self._engine.release(_MEMORY_TAGS)
 
     async def resume_memory(self) -> None:
-        await self._engine.resume(_MEMORY_TAGS)
+        with _death_reported():
+            await self._engine.resume(_MEMORY_TAGS)
 
     async def close(self) -> None:
         self._engine.shutdown()
+
+
+@contextmanager
+def _death_reported() -> Iterator[None]:
+    """Raise ExternalEngineDied where TensorRT-LLM says within the block that its engine has died."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ in ("EngineDeadError", "RayActorError", "ActorDiedError"):
+            raise ExternalEngineDied(f"TensorRT-LLM's engine has died: {error}") from error
+        raise
 
 
 def to_external_sample(completion: Any) -> ExternalSample:

@@ -1,7 +1,8 @@
 """vLLM's asynchronous engine as an `ExternalEngine`."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,34 +56,45 @@ class VllmExternalEngine:
         return token_logprobs(tokens[1:], output.prompt_logprobs[1:])
 
     async def _final_output(self, request_id: str, tokens: list[int], parameters: Any) -> Any:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
         output = None
-        try:
+        with _death_reported():
             async for output in self._engine.generate(  # noqa: B007 (the last one counts)
                 {"prompt_token_ids": tokens}, parameters, request_id
             ):
                 pass
-        except EngineDeadError as error:
-            raise ExternalEngineDied(f"vLLM's engine has died: {error}") from error
         if output is None:
             raise ExternalEngineDied(f"vLLM ended request {request_id} without an output")
         return output
 
     async def load_weights(self, file: Path) -> None:
-        await self._engine.collective_rpc("kubealign_load_weights", args=(str(file),))
+        with _death_reported():
+            await self._engine.collective_rpc("kubealign_load_weights", args=(str(file),))
 
     async def finish_weight_update(self) -> None:
-        await self._engine.reset_prefix_cache()
+        with _death_reported():
+            await self._engine.reset_prefix_cache()
 
     async def release_memory(self) -> None:
-        await self._engine.sleep(level=_SLEEP_LEVEL)
+        with _death_reported():
+            await self._engine.sleep(level=_SLEEP_LEVEL)
 
     async def resume_memory(self) -> None:
-        await self._engine.wake_up()
+        with _death_reported():
+            await self._engine.wake_up()
 
     async def close(self) -> None:
         self._engine.shutdown()
+
+
+@contextmanager
+def _death_reported() -> Iterator[None]:
+    """Raise ExternalEngineDied where vLLM says within the block that its engine has died."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise ExternalEngineDied(f"vLLM's engine has died: {error}") from error
 
 
 def _start(folder: Path, spec: VllmEngineSpec, context: int) -> tuple[Any, Any]:

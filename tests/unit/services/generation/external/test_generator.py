@@ -36,6 +36,7 @@ class Counter:
         self.flushed = 0
         self.resting = False
         self.gone = False
+        self.dies_at_flush = False
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.asked = asyncio.Event()
@@ -61,10 +62,14 @@ class Counter:
         return [-float(token) for token in tokens[1:]]
 
     async def load_weights(self, file: Path) -> None:
+        if self.gone:
+            raise ExternalEngineDied("it died")
         assert not self.resting
         self.weights |= load_file(file)
 
     async def finish_weight_update(self) -> None:
+        if self.dies_at_flush:
+            raise ExternalEngineDied("it died")
         self.flushed += 1
 
     async def release_memory(self) -> None:
@@ -233,6 +238,19 @@ async def test_dead_engine_ends_the_run(tmp_path: Path) -> None:
         await collected(generator, request())
     with pytest.raises(ExternalEngineDied):
         await run
+
+
+@pytest.mark.parametrize("dies_at", ["gone", "dies_at_flush"])
+async def test_engine_found_dead_at_a_refit_ends_the_run(tmp_path: Path, dies_at: str) -> None:
+    engine = Counter()
+    generator = make_generator(tmp_path, engine)
+    await generator.refit(BASE.items(), 0)
+    run = asyncio.create_task(generator.run())
+    setattr(engine, dies_at, True)
+    with pytest.raises(EngineLost, match="it died"):
+        await generator.refit(BASE.items(), 1)
+    with pytest.raises(ExternalEngineDied):
+        await asyncio.wait_for(run, 10)
 
 
 async def test_idle_engine_releases_memory_and_reloads_weights(
