@@ -28,6 +28,11 @@ INTEGRATION := $(TIER) integration $(PARALLEL) $(SELECTION) tests/integration
 # The real node's tests run in one process, beside those of the simulated nodes.
 CLUSTER := $(TIER) cluster $(PARALLEL) $(SELECTION) tests/cluster
 
+# What depends on the version of Kubernetes: the definition and its rules, the operator, the chart, Kueue.
+OLDER_KUBERNETES := kubernetes-1.33 kubernetes-1.34
+API_TESTS := $(addprefix tests/cluster/,test_harness.py test_admission.py test_immutability.py test_gpu_nodes.py test_controller.py \
+	test_controller_life.py test_client.py platform/test_on_api.py kueue)
+
 # One thread per test: these models are too small for more.
 LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 $(SELECTION) tests/learning
 UNIT := env OMP_NUM_THREADS=1 $(TIER) unit $(RUN)/python -m pytest -n 2 tests/unit
@@ -38,7 +43,7 @@ UNIT_OPTIONS ?=
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client/test_bare_wheel.py tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -147,6 +152,14 @@ network-policy-tools: cluster-tools ## Build the kube-router that enforces Netwo
 
 test-cluster: cluster-tools ## Run the tests with a real API server and simulated pods; real pods if root and containerd are available
 	$(CLUSTER)
+
+test-versions: cluster-tools ## Run the tests of the API and the operator with the other Kubernetes versions that are supported; builds each once
+	@$(RUN)/python -m tests.cluster.support.toolchain $(OLDER_KUBERNETES) || $(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/cluster.txt
+	$(RUN)/python -m tests.cluster.support.build $(OLDER_KUBERNETES)
+	for version in $(OLDER_KUBERNETES); do \
+		KUBEBUILDER_ASSETS=$$($(RUN)/python -m tests.cluster.support.programs $$version) \
+		$(TIER) $$version $(PARALLEL) -m "not full" $(API_TESTS) || exit; \
+	done
 
 lint: $(VENV)/.dev ## Check style, types and the import contracts
 	$(RUN)/ruff check .

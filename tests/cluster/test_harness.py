@@ -1,5 +1,7 @@
 """Behaviour of the test clusters that the operator's tests rely on."""
 
+import os
+import subprocess
 import time
 from typing import Any
 
@@ -9,6 +11,7 @@ from kubernetes import client
 from cluster.support.behaviour import Behaviour, Exit, Waiting
 from cluster.support.control_plane import ControlPlane
 from cluster.support.kubectl import KubectlFailed
+from cluster.support.programs import KUBERNETES_VERSION, program
 from cluster.support.simulated_kubelet import SimulatedKubelet
 
 _GROUP = "harness.kubealign.dev"
@@ -35,6 +38,15 @@ def definition() -> dict[str, Any]:
             "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
         },
     }
+
+
+def test_the_api_server_has_the_version_of_the_program(control_plane: ControlPlane) -> None:
+    """Check that the versions of `make test-versions`, which KUBEBUILDER_ASSETS names, are what runs."""
+    command = [program("kube-apiserver"), "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.split()
+    assert client.VersionApi(control_plane.api).get_code().git_version == printed[-1]
+    if "KUBEBUILDER_ASSETS" not in os.environ:
+        assert printed[-1] == f"v{KUBERNETES_VERSION}"
 
 
 def pod(name: str, **spec: Any) -> dict[str, Any]:

@@ -80,8 +80,28 @@ def test_each_module_has_a_build_folder_of_its_own(tools: Path, monkeypatch: pyt
 
 
 def test_make_test_builds_no_program_of_the_long_tests() -> None:
-    assert not {Level.NETWORK_POLICY, Level.HELM3} & set(usable_levels())
-    assert {Level.STORAGE, Level.CONTROL_PLANE, Level.CHART, Level.QUEUE} <= set(usable_levels())
+    assert set(usable_levels()) - {Level.NODE} == {
+        Level.STORAGE,
+        Level.CONTROL_PLANE,
+        Level.CHART,
+        Level.QUEUE,
+    }
+
+
+def test_an_older_version_is_built_beside_the_current_one(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    older = Program("kube-apiserver", Level.KUBERNETES_1_33, "x", module="kubernetes-1.33")
+    monkeypatch.setattr(programs, "PROGRAMS", (replace(older, level=Level.CONTROL_PLANE, module="."), older))
+    current = executable(programs.build_folder() / "kube-apiserver")
+    assert programs.missing(Level.CONTROL_PLANE) == [] and programs.missing(Level.KUBERNETES_1_33) == [older]
+    built = executable(programs.build_folder("kubernetes-1.33") / "kube-apiserver")
+    assert programs.missing(Level.KUBERNETES_1_33) == []
+    assert programs.program("kube-apiserver") == current
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(built.parent))
+    assert programs.program("kube-apiserver") == built
+    flags = programs.module_flags("kubernetes-1.33")[-1]
+    assert "gitVersion=v1.33." in flags and "gitMinor=33" in flags
 
 
 def test_the_manifests_of_a_program_are_built_with_it(

@@ -18,7 +18,16 @@ from pathlib import Path
 
 from . import buildah
 from .built_images import operator_image
-from .programs import BUILD_FLAGS, TOOLS, Level, Program, build_folder, cache_folder, manifest_folder, missing
+from .programs import (
+    TOOLS,
+    Level,
+    Program,
+    build_folder,
+    cache_folder,
+    manifest_folder,
+    missing,
+    module_flags,
+)
 from .requirements import missing_for_a_node, usable_levels
 from .toolchain import NoGo, find_go
 
@@ -82,7 +91,7 @@ def _build(program: Program, go: Path, environment: dict[str, str], folder: Path
     """Build one program into `folder`. A failed build leaves no program there."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{program.name}.unfinished"
-    command = [str(go), "build", *BUILD_FLAGS, "-o", str(unfinished), program.package]
+    command = [str(go), "build", *module_flags(program.module), "-o", str(unfinished), program.package]
     _run(command, TOOLS / program.module, environment)
     # The binary comes last: its presence means that the program is complete.
     if program.manifests:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,25 +10,28 @@ from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 KUBERNETES_VERSION = "1.35.4"
-# Without the version the API server calls itself v0.0.0, and clients misbehave.
-_VERSION_FLAGS = " ".join(
-    f"-X k8s.io/component-base/version.{name}={value}"
-    for name, value in (
-        ("gitVersion", f"v{KUBERNETES_VERSION}"),
-        ("gitMajor", KUBERNETES_VERSION.split(".")[0]),
-        ("gitMinor", KUBERNETES_VERSION.split(".")[1]),
-    )
-)
-# Debug information costs compile time, and no test reads it. Without optimisation as well, the build would be
-# cheaper by a fifth, but helm and kubectl would need two to four times the processor time for each command.
-BUILD_FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", f"-s -w {_VERSION_FLAGS}")
+#: Older versions that the operator supports, which `make test-versions` builds, by the module's folder.
+OLDER_VERSIONS = {"kubernetes-1.33": "1.33.13", "kubernetes-1.34": "1.34.4"}
+
+
+def build_flags(version: str) -> tuple[str, ...]:
+    """Return the flags of `go build` for programs of a Kubernetes version.
+
+    Debug information costs compile time, and no test reads it. Without optimisation as well, the build would
+    be cheaper by a fifth, but helm and kubectl would need two to four times the processor time for each
+    command."""
+    major, minor, _ = version.split(".")
+    # Without the version the API server calls itself v0.0.0, and clients misbehave.
+    named = (("gitVersion", f"v{version}"), ("gitMajor", major), ("gitMinor", minor))
+    symbols = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in named)
+    return ("-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", f"-s -w {symbols}")
 
 
 class Level(StrEnum):
     """Purpose of the programs, in the order of the builds; a machine without root needs no `node`.
 
     The integration tests use `storage`, which is built first. `network-policy` and `helm3` are built for the
-    long tests alone."""
+    long tests alone, the older Kubernetes versions for `make test-versions`."""
 
     STORAGE = "storage"
     CONTROL_PLANE = "control-plane"
@@ -36,6 +40,8 @@ class Level(StrEnum):
     NODE = "node"
     NETWORK_POLICY = "network-policy"
     HELM3 = "helm3"
+    KUBERNETES_1_33 = "kubernetes-1.33"
+    KUBERNETES_1_34 = "kubernetes-1.34"
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,11 @@ PROGRAMS = (
         module="kube-router",
     ),
     Program("versitygw", Level.STORAGE, "github.com/versity/versitygw/cmd/versitygw", module="versitygw"),
+    *(
+        Program(name, Level(module), f"k8s.io/kubernetes/cmd/{name}", module=module)
+        for module in OLDER_VERSIONS
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    ),
 )
 
 
@@ -108,10 +119,15 @@ def _module_files(module: Path) -> Iterator[Path]:
             yield file
 
 
+def module_flags(module: str) -> tuple[str, ...]:
+    """Return the flags of `go build` for a module's programs."""
+    return build_flags(OLDER_VERSIONS.get(module, KUBERNETES_VERSION))
+
+
 def digest(module: str = ".") -> str:
     """Return a digest of all inputs of a module's programs: the files of the module and the build flags."""
     programs = tuple(program for program in PROGRAMS if program.module == module)
-    state = hashlib.sha256(repr((BUILD_FLAGS, programs)).encode())
+    state = hashlib.sha256(repr((module_flags(module), programs)).encode())
     folder = TOOLS / module
     for file in _module_files(folder):
         state.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes() + b"\0")
@@ -151,5 +167,18 @@ def manifest_folder(binary: Path) -> Path:
 
 
 def missing(level: Level) -> list[Program]:
-    """Return the programs of a level that are still to be built."""
-    return [program for program in PROGRAMS if program.level == level and find(program.name) is None]
+    """Return the programs of a level that are still to be built.
+
+    KUBEBUILDER_ASSETS stands for the programs of the current version alone."""
+    return [program for program in PROGRAMS if program.level == level and not _exists(program)]
+
+
+def _exists(program: Program) -> bool:
+    if program.module in OLDER_VERSIONS:
+        return os.access(build_folder(program.module) / program.name, os.X_OK)
+    return find(program.name) is not None
+
+
+if __name__ == "__main__":
+    # The folder of an older version's programs, for KUBEBUILDER_ASSETS.
+    print(build_folder(Level(sys.argv[1])))

@@ -11,7 +11,12 @@ from .programs import Level, find
 
 CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _TRIAL_SECONDS = 10
-_LONG_TESTS_ONLY = (Level.NETWORK_POLICY, Level.HELM3)
+_NOT_IN_MAKE_TEST = (
+    Level.NETWORK_POLICY,
+    Level.HELM3,
+    Level.KUBERNETES_1_33,
+    Level.KUBERNETES_1_34,
+)
 _CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
 # Command -> Debian package.
 _COMMANDS = {
@@ -83,7 +88,7 @@ def _makes_namespaces() -> bool:
 
 def usable_levels() -> list[Level]:
     """Return the levels of programs of `make test` that this machine can use."""
-    levels = [level for level in Level if level not in _LONG_TESTS_ONLY]
+    levels = [level for level in Level if level not in _NOT_IN_MAKE_TEST]
     return [level for level in levels if level is not Level.NODE or not missing_for_a_node()]
 
 
