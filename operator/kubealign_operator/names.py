@@ -4,6 +4,7 @@ from kubealign.access.redis_names import job_prefix, user_prefix
 from kubealign.labels import APP as APP
 from kubealign.labels import ATTEMPT_LABEL as ATTEMPT_LABEL
 from kubealign.labels import CREDENTIALS_LABEL as CREDENTIALS_LABEL
+from kubealign.labels import DOCUMENT_LABEL as DOCUMENT_LABEL
 from kubealign.labels import FIELD_MANAGER as FIELD_MANAGER
 from kubealign.labels import GROUP_LABEL as GROUP_LABEL
 from kubealign.labels import JOB_LABEL as JOB_LABEL
@@ -53,9 +54,14 @@ def egress(job: str, group: str) -> str:
     return f"{job}-egress-{group}"
 
 
-def budget(job: str, group: str, pod_size: int) -> str:
-    """Return the name of the PodDisruptionBudget of a group whose pods have so many processes each."""
-    return f"{job}-{group}" if pod_size == 1 else f"{job}-{group}-{pod_size}"
+def budget(job: str, group: str, pod_size: int, document_generation: int = 1) -> str:
+    """Return the name of the PodDisruptionBudget of a group whose pods have so many processes each.
+
+    Args:
+        document_generation: Generation of the document that the pods mount.
+    """
+    name = f"{job}-{group}" if pod_size == 1 else f"{job}-{group}-{pod_size}"
+    return name if document_generation == 1 else f"{name}-document-{document_generation}"
 
 
 def credentials(job: str, generation: int = 1) -> str:
@@ -63,9 +69,9 @@ def credentials(job: str, generation: int = 1) -> str:
     return f"{job}-credentials" if generation == 1 else f"{job}-credentials-{generation}"
 
 
-def config_map(job: str) -> str:
-    """Return the name of the ConfigMap."""
-    return f"{job}-document"
+def config_map(job: str, generation: int = 1) -> str:
+    """Return the name of the ConfigMap with a generation of the job's document, which count from 1."""
+    return f"{job}-document" if generation == 1 else f"{job}-document-{generation}"
 
 
 def host(job: str, namespace: str, process: str) -> str:

@@ -15,6 +15,8 @@ ROLE_LABEL = f"{GROUP}/role"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 #: Generation of the credentials that a pod mounts; absent on pods of earlier releases, which mount the first.
 CREDENTIALS_LABEL = f"{GROUP}/credentials-generation"
+#: Generation of the job's document that a pod mounts; absent on pods that mount the first.
+DOCUMENT_LABEL = f"{GROUP}/document-generation"
 #: Rank of a pod in a rollout worker with several pods, from 0; absent on other pods.
 WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
 #: Number of processes in a pod that has several, the first of which is in PROCESS_LABEL.

@@ -111,6 +111,11 @@ def credentials_generation_of(pod: PodView) -> int:
     return max(1, _label_number(pod, names.CREDENTIALS_LABEL, 1))
 
 
+def document_generation_of(pod: PodView) -> int:
+    """Return the generation of the job's document that the pod mounts; 1: it has no label of another."""
+    return max(1, _label_number(pod, names.DOCUMENT_LABEL, 1))
+
+
 def _label_number(pod: PodView, label: str, default: int) -> int:
     """Return the number in a label of the pod; the default if it is none that the operator writes."""
     text = pod.labels.get(label, "")

@@ -73,6 +73,8 @@ class RenderContext:
     checkpoint_source: ResultLocation | None = None
     #: Generation of the credentials that the pods mount.
     credentials_generation: int = 1
+    #: Generation of the job's document that the pods mount.
+    document_generation: int = 1
     #: Ports of the pods that use the network of their node, by their first process.
     host_ports: Mapping[str, PodPorts] = field(default_factory=dict)
 

@@ -27,6 +27,11 @@ def object_metadata(context: RenderContext, name: str) -> dict[str, Any]:
     }
 
 
+def document_label(generation: int) -> dict[str, str]:
+    """Return the label of pods that mount a later generation of the job's document than the first."""
+    return {} if generation == 1 else {names.DOCUMENT_LABEL: str(generation)}
+
+
 def owner_reference(job: str, uid: str) -> dict[str, Any]:
     """Return the reference by which an object names the job as its controller."""
     return {

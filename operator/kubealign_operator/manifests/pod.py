@@ -21,7 +21,7 @@ from kubealign_operator.kube_views.kueue_view import PodPlacement
 from kubealign_operator.kube_views.lenient_json import get_path, items, mapping
 from kubealign_operator.manifests.context import Platform, RenderContext
 from kubealign_operator.manifests.egress import offline_environment
-from kubealign_operator.manifests.metadata import object_labels, object_metadata
+from kubealign_operator.manifests.metadata import document_label, object_labels, object_metadata
 from kubealign_operator.manifests.pod_layout import pod_size_label
 from kubealign_operator.manifests.pod_placement import apply_placements, without_kueue
 from kubealign_operator.manifests.pod_templates import pod_templates, strategic_merge
@@ -90,6 +90,7 @@ def build_pod(
         names.ROLE_LABEL: str(process.role),
         names.CREDENTIALS_LABEL: str(context.credentials_generation),
         names.ATTEMPT_LABEL: str(attempt),
+        **document_label(context.document_generation),
         **pod_size_label(process),
     }
     if process.elastic and process.world_size > 1:

@@ -52,10 +52,9 @@ def common_mounts(context: RenderContext, role: Role) -> list[Mount]:
 def role_mounts(context: RenderContext, process: Process) -> list[Mount]:
     """Return the mounts of a role's pod in addition to the common ones."""
     document = str(PurePosixPath(container.JOB_DOCUMENT).parent)
+    config_map = names.config_map(context.name, context.document_generation)
     mounts = [
-        Mount(
-            "kubealign-job", {"configMap": {"name": names.config_map(context.name)}}, document, read_only=True
-        ),
+        Mount("kubealign-job", {"configMap": {"name": config_map}}, document, read_only=True),
         Mount("kubealign-runtime", _memory(_RUNTIME_SIZE), container.RUNTIME_FOLDER),
         Mount(_SHARED_MEMORY_VOLUME, _memory(_SHARED_MEMORY_SIZE), container.SHARED_MEMORY_FOLDER),
     ]
@@ -64,10 +63,10 @@ def role_mounts(context: RenderContext, process: Process) -> list[Mount]:
         mounts.append(
             Mount(f"kubealign-claim-{index}", source, str(mount_path(claim, "")), read_only=not is_written)
         )
-    for index, config_map in enumerate(_config_maps(context, process)):
-        path = str(PurePosixPath(config_map.path).parent)
+    for index, function in enumerate(_config_maps(context, process)):
+        path = str(PurePosixPath(function.path).parent)
         name = "kubealign-function" if index == 0 else f"kubealign-function-{index}"
-        mounts.append(Mount(name, {"configMap": {"name": config_map.name}}, path, read_only=True))
+        mounts.append(Mount(name, {"configMap": {"name": function.name}}, path, read_only=True))
     return mounts
 
 

@@ -42,12 +42,17 @@ class CredentialsDecision:
         return (PlannedEvent(KubeEventType.NORMAL, RENEWED, message),)
 
 
-def current_credentials(snapshot: JobSnapshot) -> CredentialsDecision:
-    """Decide on the credentials of an active job, which are renewed when they are due."""
+def current_credentials(snapshot: JobSnapshot, document_change: str) -> CredentialsDecision:
+    """Decide on the credentials of an active job, which are renewed when they are due.
+
+    Args:
+        document_change: Why the job gets a new document while pods mount an earlier one, so that all of them
+            must be replaced; empty: it does not.
+    """
     before = _previous(snapshot)
     if before is None:
         return CredentialsDecision(_issue(snapshot, 1))
-    reason = _renewal_reason(snapshot, before)
+    reason = _renewal_reason(snapshot, before, document_change)
     return renew(snapshot, before, reason) if reason else CredentialsDecision(before)
 
 
@@ -109,10 +114,12 @@ def _previous(snapshot: JobSnapshot) -> CredentialsStatus | None:
     return CredentialsStatus(secret_name=names.credentials(snapshot.name), generation=1)
 
 
-def _renewal_reason(snapshot: JobSnapshot, before: CredentialsStatus) -> str:
+def _renewal_reason(snapshot: JobSnapshot, before: CredentialsStatus, document_change: str) -> str:
     """Return why the credentials are replaced now; empty: they are not."""
     if snapshot.previous_status.phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED):
         return "the job is resumed"
+    if document_change and snapshot.remaining_pods:
+        return document_change
     requested = requested_renewal(snapshot)
     if requested:
         return requested

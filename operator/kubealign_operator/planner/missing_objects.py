@@ -10,7 +10,11 @@ from kubealign.roles import Process
 from kubealign_operator import names
 from kubealign_operator.manifests.config_map import config_map
 from kubealign_operator.manifests.context import RenderContext
-from kubealign_operator.manifests.disruption_budget import disruption_budget, disruption_budgets
+from kubealign_operator.manifests.disruption_budget import (
+    budget_name,
+    disruption_budget,
+    disruption_budgets,
+)
 from kubealign_operator.manifests.egress import group_egress
 from kubealign_operator.manifests.metadata import object_metadata
 from kubealign_operator.manifests.network_policy import egress_policy, peers_policy
@@ -24,17 +28,15 @@ def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[
     builders: dict[tuple[str, str], Callable[[RenderContext], dict[str, Any]]] = {
         ("Service", names.peers(context.name)): service,
         ("NetworkPolicy", names.peers(context.name)): peers_policy,
-        ("ConfigMap", names.config_map(context.name)): config_map,
+        ("ConfigMap", names.config_map(context.name, context.document_generation)): config_map,
     }
     builders |= {
         ("NetworkPolicy", names.egress(context.name, group)): partial(egress_policy, group=group, rules=rules)
         for group, rules in group_egress(context).items()
     }
     builders |= {
-        ("PodDisruptionBudget", names.budget(context.name, one.group, one.pod_size)): partial(
-            disruption_budget, budget=one
-        )
-        for one in disruption_budgets(context.job, snapshot.processes)
+        ("PodDisruptionBudget", budget_name(context.name, budget)): partial(disruption_budget, budget=budget)
+        for budget in disruption_budgets(context.job, snapshot.processes, context.document_generation)
     }
     return [build(context) for key, build in builders.items() if key not in snapshot.observed.objects]
 

@@ -53,6 +53,9 @@ def _sanitize(status: AlignmentJobStatus) -> AlignmentJobStatus:
         if (at := timestamp(condition.last_transition_time)) is not None
     ] or None
     changed["credentials"] = _credentials(status.credentials)
+    document = status.document
+    is_usable = document is not None and 0 < document.generation < _MAX_COUNT
+    changed["document"] = document if is_usable else None
     return status.model_copy(update=changed)
 
 

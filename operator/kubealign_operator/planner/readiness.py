@@ -149,10 +149,10 @@ def removal_obstacle(snapshot: JobSnapshot) -> str:
 
 def refused_object_reason(snapshot: JobSnapshot) -> FailureReason | None:
     """Return why the Service, Secret or ConfigMap could not be created: no pod works without them."""
-    credentials = snapshot.previous_status.credentials
+    credentials, document = snapshot.previous_status.credentials, snapshot.previous_status.document
     for name in (
         names.credentials(snapshot.name, 1 if credentials is None else credentials.generation),
-        names.config_map(snapshot.name),
+        names.config_map(snapshot.name, 1 if document is None else document.generation),
         names.peers(snapshot.name),
     ):
         error = snapshot.observed.create_errors.get(name)

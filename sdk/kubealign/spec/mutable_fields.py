@@ -32,7 +32,7 @@ MUTABLE_BETWEEN_RUNS = (
 LENGTH_FIELDS = ("spec.maxSteps", "spec.algorithm.*.maxEpochs")
 
 #: Fields that may change at any time in a cluster, because only the operator reads them. The roles read all
-#: other fields from the document with which the job was started, so changes there would have no effect.
+#: other fields from the job's document, so changes there would have no effect on what runs.
 MUTABLE_IN_CLUSTER = (
     "spec.suspend",
     "spec.rollout.replicas",
@@ -43,8 +43,20 @@ MUTABLE_IN_CLUSTER = (
     "spec.lifecycle.ttlSecondsAfterFinished",
 )
 
+#: Fields that may change in a cluster while the job is suspended, and that the processes read: the resumed
+#: job gets a new document.
+MUTABLE_DOCUMENT_FIELDS = (
+    "spec.rollout.minReplicas",
+    "spec.checkpoint.everySteps",
+    "spec.checkpoint.keep",
+    "spec.checkpoint.keepBest",
+    "spec.checkpoint.recordBatches",
+    "spec.lifecycle.gracePeriodSeconds",
+    "spec.lifecycle.maxFailedGroups",
+)
+
 #: Fields that may change in a cluster while the job is suspended, before and after the change: pods of the
-#: resumed job are made from them.
+#: resumed job, and its document, are made from them.
 MUTABLE_WHILE_SUSPENDED = (
     "spec.podTemplate",
     "spec.controlPods",
@@ -58,4 +70,5 @@ MUTABLE_WHILE_SUSPENDED = (
     "spec.teacher.processesPerPod",
     "spec.rollout.podTemplate",
     "spec.rollout.processesPerPod",
+    *MUTABLE_DOCUMENT_FIELDS,
 )

@@ -97,6 +97,18 @@ class CredentialsStatus(_StatusModel):
     )
 
 
+class DocumentStatus(_StatusModel):
+    """Current document of the job: the ConfigMap from which the processes read their job."""
+
+    generation: int = Field(
+        description="Number of the generation, from 1. A resume after a change of a field that the processes "
+        "read makes the next one."
+    )
+    digest: str = Field(
+        max_length=64, description="Digest of the fields that may change while the job is suspended."
+    )
+
+
 class AlignmentJobStatus(_StatusModel):
     """Observed state of a job, written by the operator. Every field may be missing."""
 
@@ -186,4 +198,7 @@ class AlignmentJobStatus(_StatusModel):
     result: ResultLocation | None = Field(None, description="Location of the result, once it exists.")
     credentials: CredentialsStatus | None = Field(
         None, description="Certificates and passwords of the job's processes, once it has started."
+    )
+    document: DocumentStatus | None = Field(
+        None, description="Document from which the job's processes read their job, once it has started."
     )

@@ -46,6 +46,8 @@ class Cluster:
     now: datetime = START
     pods: dict[str, Json] = field(default_factory=dict)
     objects: set[tuple[str, str]] = field(default_factory=set)
+    #: Created objects other than pods, Secrets and Workloads, by kind and name.
+    manifests: dict[tuple[str, str], Json] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     dependencies: dict[str, DependencyView | None] = field(default_factory=dict)
     circle: tuple[str, ...] = ()
@@ -296,11 +298,14 @@ class Cluster:
         if kind != "Pod":
             assert (kind, name) not in self.objects, f"{kind} {name} is there already"
             self.objects.add((kind, name))
+            self.manifests[kind, name] = _copy(manifest)
             return
         assert name not in self.pods, f"pod {name} is there already"
         volumes = {volume["name"]: volume for volume in manifest["spec"]["volumes"]}
         for source in volumes["kubealign-credentials"]["projected"]["sources"]:
             assert ("Secret", source["secret"]["name"]) in self.objects
+        if "kubealign-job" in volumes:
+            assert ("ConfigMap", volumes["kubealign-job"]["configMap"]["name"]) in self.objects
         if name in self.refusals:
             return
         self._uids += 1

@@ -31,6 +31,11 @@ def credentials_generation(status: Mapping[str, Any]) -> int:
     return max(1, integer(get_path(status, "credentials", "generation")) or 1)
 
 
+def document_generation(status: Mapping[str, Any]) -> int:
+    """Return the generation of the job's document; 1 for a job of an earlier release."""
+    return max(1, integer(get_path(status, "document", "generation")) or 1)
+
+
 def dependency_names(job: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the jobs whose results a job reads: every `job: {name: NAME}` in its spec."""
     names: set[str] = set()

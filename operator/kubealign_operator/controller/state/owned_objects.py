@@ -6,6 +6,8 @@ ConfigMap of the cluster. An answer is cached until it expires; a new job has no
 
 import asyncio
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from kubealign.kube.api import METADATA_ONLY, KubernetesApi
 from kubealign.kube.errors import ApiStatusError
@@ -13,7 +15,7 @@ from kubealign.kube.resources import CONFIG_MAPS, NETWORK_POLICIES, SECRETS, SER
 from kubealign_operator import names
 from kubealign_operator.controller.kube.ownership import OWNED, JobKey
 from kubealign_operator.controller.state.cache import WatchedJob
-from kubealign_operator.controller.state.job_views import credentials_generation
+from kubealign_operator.controller.state.job_views import credentials_generation, document_generation
 from kubealign_operator.kube_views.ownership import owner_uid
 
 KindAndName = tuple[str, str]
@@ -38,7 +40,7 @@ class OwnedObjects:
         if time.monotonic() - self._checked_at[job.uid] > self._ttl_seconds:
             # The NetworkPolicies of groups depend on the spec. After a restart of the operator they are known
             # once their creation has been refused because they exist.
-            objects = _expected_objects(key.name, credentials_generation(job.status))
+            objects = _expected_objects(key.name, job.status)
             expected = sorted({*objects, *self._existing[job.uid]})
             flags = await asyncio.gather(*(self._exists(key, job.uid, item) for item in expected))
             self._existing[job.uid] = {item for item, exists in zip(expected, flags, strict=True) if exists}
@@ -67,10 +69,10 @@ class OwnedObjects:
         return owner_uid(document["metadata"]) == uid
 
 
-def _expected_objects(job: str, generation: int) -> tuple[KindAndName, ...]:
+def _expected_objects(job: str, status: Mapping[str, Any]) -> tuple[KindAndName, ...]:
     return (
-        (SECRETS.kind, names.credentials(job, generation)),
-        (CONFIG_MAPS.kind, names.config_map(job)),
+        (SECRETS.kind, names.credentials(job, credentials_generation(status))),
+        (CONFIG_MAPS.kind, names.config_map(job, document_generation(status))),
         (SERVICES.kind, names.peers(job)),
         (NETWORK_POLICIES.kind, names.peers(job)),
     )

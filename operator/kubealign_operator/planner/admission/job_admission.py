@@ -192,6 +192,7 @@ def render_context(
     dependencies: Sequence[DependencyResult],
     checkpoint_source: ResultLocation | None,
     credentials_generation: int = 1,
+    document_generation: int = 1,
 ) -> RenderContext:
     """Return the context from which the manifests of the job are built.
 
@@ -208,6 +209,7 @@ def render_context(
         tuple(dependencies),
         checkpoint_source,
         credentials_generation,
+        document_generation,
         assign_host_ports(snapshot.uid, snapshot.processes, uses_node),
     )
 

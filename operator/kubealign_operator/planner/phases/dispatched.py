@@ -213,7 +213,7 @@ def _plan_ended(
         decision = plan_retry(snapshot, phase, job, error)
         if not decision.phase.is_final:
             # The next worker cluster starts a job of its own.
-            changes = {**decision.status_changes, "credentials": None, "start_time": None}
+            changes = {**decision.status_changes, "credentials": None, "document": None, "start_time": None}
             decision = replace(decision, phase=JobPhase.PENDING, status_changes=changes)
         return build_plan(snapshot, decision)
     ending = plan_finished(snapshot, phase)

@@ -1,6 +1,6 @@
 """The renewal of an active job's credentials: its pods end as in a suspension, and start with new ones."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from kubealign_operator.planner.plan import (
     READY,
     CredentialsRequest,
     Decision,
+    PlannedEvent,
     PodDeletion,
     desired_condition,
 )
@@ -28,6 +29,7 @@ def plan_renewal(
     status_changes: Mapping[str, Any],
     *,
     prepared: bool,
+    events: Sequence[PlannedEvent] = (),
 ) -> Decision:
     """Decide on an active job with pods that mount earlier credentials.
 
@@ -38,6 +40,7 @@ def plan_renewal(
         request: Request for the Secret of the new generation; None: it exists.
         status_changes: Status fields of an active job.
         prepared: True when the data are prepared: the pod that shows it is deleted too.
+        events: Further events to report.
     """
     outdated = outdated_pods(snapshot, credentials.status)
     refusal = refused_object_reason(snapshot)
@@ -61,6 +64,6 @@ def plan_renewal(
         status_changes=status_changes,
         credentials=request,
         delete=tuple(deletions),
-        events=credentials.events,
+        events=(*credentials.events, *events),
         requeue_at=tuple(requeue_at),
     )

@@ -30,6 +30,7 @@ from kubealign_operator.planner.admission.workload_changes import (
 )
 from kubealign_operator.planner.clocks import clock_changes, deadline_times, start_deadline_failure
 from kubealign_operator.planner.credentials import current_credentials, outdated_pods, renewal_time
+from kubealign_operator.planner.document import current_document
 from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
 from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
 from kubealign_operator.planner.phases.draining import draining_pods, plan_draining
@@ -94,8 +95,16 @@ def plan_active(
     # The output of preparation is in the run directory: its pod is not needed again.
     managed = [unit for unit in units if not (prepared and unit.name == PREPARE)]
     restarts, restarts_since_step = _count_restarts(snapshot, job)
-    credentials = current_credentials(snapshot)
-    context = render_context(snapshot, job, dependencies, checkpoint_source, credentials.status.generation)
+    document = current_document(snapshot, job)
+    credentials = current_credentials(snapshot, document.change)
+    context = render_context(
+        snapshot,
+        job,
+        dependencies,
+        checkpoint_source,
+        credentials.status.generation,
+        document.status.generation,
+    )
     credentials_request = missing_credentials(snapshot, context, credentials.status.expires_at)
     status_changes = {
         "image": context.platform.image,
@@ -103,11 +112,19 @@ def plan_active(
         "dependencies": list(dependencies) or None,
         "checkpoint_source": checkpoint_source,
         "credentials": credentials.status,
+        "document": document.status,
         **_rollout_status(snapshot, job),
     }
     if outdated_pods(snapshot, credentials.status):
         status_changes["roles"] = role_statuses(units, prepared)
-        return plan_renewal(snapshot, credentials, credentials_request, status_changes, prepared=prepared)
+        return plan_renewal(
+            snapshot,
+            credentials,
+            credentials_request,
+            status_changes,
+            prepared=prepared,
+            events=document.events,
+        )
     draining = draining_pods(snapshot, managed)
     if draining and snapshot.previous_status.phase is JobPhase.RUNNING:
         # The roles of the status stay: the group was complete, which tells of a rank whose end is not seen.
@@ -165,6 +182,7 @@ def plan_active(
         create=(*missing_objects(snapshot, context), *workloads.create, *pods),
         events=(
             *credentials.events,
+            *document.events,
             *(
                 PlannedEvent(
                     KubeEventType.WARNING,

@@ -157,7 +157,8 @@ def test_cel_strings_are_quoted() -> None:
 def test_only_fields_read_by_the_operator_are_mutable() -> None:
     fixed = {rule.field_path for rule in immutability_rules()}
     assert not fixed & {".suspend", ".lifecycle", ".lifecycle.maxRestarts", ".rollout", ".rollout.replicas"}
-    assert {".seed", ".maxSteps", ".policy", ".checkpoint", ".lifecycle.maxFailedGroups"} <= fixed
+    assert {".seed", ".maxSteps", ".policy", ".lifecycle.maxFailedGroups"} <= fixed
+    assert {".checkpoint.volume", ".checkpoint.uri", ".checkpoint.from", ".checkpoint.everySteps"} <= fixed
     assert {".rollout.sampling", ".rollout.minReplicas", ".podTemplate", ".trainer.ranks"} <= fixed
     suspended = {rule.field_path for rule in immutability_rules() if "self.suspend" in rule.expression}
     assert suspended == {path.removeprefix("spec") for path in MUTABLE_WHILE_SUSPENDED}

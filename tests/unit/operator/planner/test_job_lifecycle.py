@@ -209,6 +209,7 @@ def test_a_revoked_suspension_stops_the_pods_and_restarts() -> None:
 
 def test_scale_down_removes_the_highest_indices_and_scale_up_recreates_them() -> None:
     cluster = _ppo()
+    cluster.job["spec"]["rollout"]["minReplicas"] = 1
     cluster.start()
     cluster.job["spec"]["rollout"] = {"replicas": 1, "minReplicas": 1}
     rendered = cluster.step()

@@ -253,6 +253,7 @@ def test_a_failed_job_is_retried_with_a_new_workload() -> None:
     assert manager.workloads[workload(manager)]["metadata"]["uid"] != before
     assert (manager.phase, manager.message) == ("Pending", "waits in queue align of Kueue")
     assert manager.job["status"]["retry"] == "1"
+    assert not {"credentials", "document"} & set(manager.job["status"])
     # The new copy does not retry by itself.
     manager.admit(workload(manager))
     worker = worker_of(manager)

@@ -3,7 +3,12 @@
 from typing import Any
 
 from kubealign.spec.algorithms import ResultKind
-from kubealign_operator.controller.state.job_views import dependency_names, dependency_view
+from kubealign_operator.controller.state.job_views import (
+    credentials_generation,
+    dependency_names,
+    dependency_view,
+    document_generation,
+)
 from support.rendering.jobs import sft
 
 
@@ -29,3 +34,11 @@ def test_dependencies_are_found_at_any_depth() -> None:
     for _ in range(5_000):
         spec = {"a": [spec]}
     assert dependency_names({"spec": spec}) == {"base"}
+
+
+def test_generations_are_those_of_the_status_and_1_for_a_job_of_an_earlier_release() -> None:
+    status = {"credentials": {"generation": 4}, "document": {"generation": 2}}
+    assert (credentials_generation(status), document_generation(status)) == (4, 2)
+    for document in (None, {}, {"generation": 0}, {"generation": "2"}):
+        assert document_generation({"document": document}) == 1
+    assert (credentials_generation({}), document_generation({})) == (1, 1)
