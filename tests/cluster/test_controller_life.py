@@ -1,5 +1,6 @@
 """Lifecycle of a job on a real API server: suspend, scale, failures, TTL and dependencies."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,79 @@ def test_suspend_frees_the_pods_and_resume_brings_them_back(
     _patch(team, "one", {"suspend": False})
     team.until_phase("one", "Running")
     assert not {uid for name, uid in team.pods().items() if not name.endswith("-prepare-0")} & before
+
+
+def _job_mounts(team: Team) -> set[str]:
+    """Return the ConfigMaps from which the pods of the namespace read their job."""
+    pods = client.CoreV1Api(team.control_plane.api).list_namespaced_pod(team.namespace).items
+    volumes = [volume for pod in pods for volume in pod.spec.volumes if volume.name == "kubealign-job"]
+    return {volume.config_map.name for volume in volumes}
+
+
+def test_a_suspended_job_resumes_with_changed_checkpoints_and_workers(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = lambda pod: (
+        Behaviour(stop_after=0.5) if process_of(pod) != "prepare" else finishing(pod)
+    )
+    team.apply(rloo("one", rollout={"replicas": 3, "minReplicas": 2}))
+    team.until_phase("one", "Running")
+    first = team.job("one")["status"]["document"]
+    assert (first["generation"], _job_mounts(team)) == (1, {"one-document"})
+    _patch(team, "one", {"suspend": True})
+    team.until_phase("one", "Suspended")
+    _patch(team, "one", {"checkpoint": {"everySteps": 7}, "rollout": {"minReplicas": 3}})
+    _patch(team, "one", {"suspend": False})
+    team.until_phase("one", "Running")
+    assert _job_mounts(team) == {"one-document-2"}
+    second = team.job("one")["status"]["document"]
+    assert second["generation"] == 2 and second["digest"] != first["digest"]
+    core = client.CoreV1Api(team.control_plane.api)
+    documents = [
+        json.loads(core.read_namespaced_config_map(name, team.namespace).data["job.json"])["spec"]
+        for name in ("one-document", "one-document-2")
+    ]
+    assert [spec["checkpoint"]["everySteps"] for spec in documents] == [50, 7]
+    assert [spec["rollout"]["minReplicas"] for spec in documents] == [2, 3]
+    # An operator that has just started finds the second document.
+    operator.daemon.kill()
+    operator.start()
+    before = team.pods()
+    _patch(team, "one", {"rollout": {"replicas": 4}})
+    team.until(lambda: "one-rollout-3-0" in team.pods(), "the fourth worker")
+    assert team.pods().items() >= before.items() and _job_mounts(team) == {"one-document-2"}
+    assert team.job("one")["status"]["document"] == second
+
+
+def test_the_resumed_workers_have_one_disruption_budget(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    """Check that a worker can be evicted: the API server refuses the eviction of a pod with two budgets."""
+    simulated.behave = until_told
+    team.apply(rloo("one", rollout={"replicas": 3, "minReplicas": 2}))
+    team.until_phase("one", "Running")
+    _patch(team, "one", {"suspend": True})
+    team.until_phase("one", "Suspended")
+    _patch(team, "one", {"rollout": {"minReplicas": 3}})
+    _patch(team, "one", {"suspend": False})
+    team.until_phase("one", "Running")
+    policy = client.PolicyV1Api(team.control_plane.api)
+
+    def counted() -> bool:
+        budgets = policy.list_namespaced_pod_disruption_budget(team.namespace).items
+        workers = {
+            budget.metadata.name: (budget.spec.min_available, budget.status.current_healthy)
+            for budget in budgets
+            if budget.metadata.name.startswith("one-rollout")
+        }
+        return workers == {"one-rollout": (1, 0), "one-rollout-document-2": (2, 3)}
+
+    team.until(counted, "the budgets to count the workers")
+    core = client.CoreV1Api(team.control_plane.api)
+    metadata = client.V1ObjectMeta(name="one-rollout-2-0", namespace=team.namespace)
+    core.create_namespaced_pod_eviction(
+        "one-rollout-2-0", team.namespace, client.V1Eviction(metadata=metadata)
+    )
 
 
 def test_scale_changes_the_workers_only(

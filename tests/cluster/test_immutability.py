@@ -10,7 +10,7 @@ from cluster.support.door import Door, Refused
 from cluster.support.kubectl import KubectlFailed
 from kubealign.spec.field_lookup import document_fields
 from kubealign.spec.job import AlignmentJobSpec
-from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
+from kubealign.spec.mutable_fields import MUTABLE_DOCUMENT_FIELDS, MUTABLE_IN_CLUSTER
 from support.bad_specs import whole_job
 
 _CONFIG = {"architecture": {"model_type": "llama", "hidden_size": 64}, "tokenizer": {"path": "t"}}
@@ -22,6 +22,8 @@ GIVEN: dict[str, Any] = {
     "spec.rollout": {"replicas": 2},
     "spec.reference": {"placement": "Own"},
     "spec.podTemplate": {"spec": {"nodeSelector": {"pool": "a"}}},
+    "spec.checkpoint": {"volume": {"claimName": "runs", "path": "a"}},
+    "spec.validation": {"data": {"prompts": {"source": {"path": "held"}}}, "everySteps": 10},
 }
 
 FIXED: list[tuple[str, Any]] = [
@@ -59,22 +61,18 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.refit", {"rollout": {"refit": {"inFlight": "Interrupt"}}}),
     ("rollout.refit", {"rollout": {"refit": {"fanOut": 2}}}),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),
-    ("validation", {"validation": {"data": {"prompts": {"source": {"path": "held"}}}}}),
+    ("validation", {"validation": {"data": {"prompts": {"source": {"path": "other"}}}}}),
     ("overlap", {"overlap": {"scoreOnArrival": False}}),
     ("trackers", {"trackers": [{"name": "lines", "jsonLines": {}}]}),
-    ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
-    ("checkpoint", {"checkpoint": {"keep": 5}}),
-    ("checkpoint", {"checkpoint": {"keepBest": {"metric": "val/loss"}}}),
-    ("checkpoint", {"checkpoint": {"recordBatches": True}}),
-    ("checkpoint", {"checkpoint": {"uri": "s3://bucket/jobs/ppo"}}),
-    ("checkpoint", {"checkpoint": {"from": {"job": {"name": "old"}}}}),
-    ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),
-    ("lifecycle.gracePeriodSeconds", {"lifecycle": {"gracePeriodSeconds": 1}}),
+    ("checkpoint.uri", {"checkpoint": {"uri": "s3://bucket/jobs/ppo"}}),
+    ("checkpoint.from", {"checkpoint": {"from": {"job": {"name": "old"}}}}),
+    ("checkpoint.volume", {"checkpoint": {"volume": {"path": "elsewhere"}}}),
+    ("checkpoint.volume", {"checkpoint": {"volume": None}}),
 ]
 
 _TEMPLATE = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "64Gi"}}}]}}
 
-#: Changes that the resumed job's pods are made from.
+#: Changes that the resumed job's pods, and its document, are made from.
 FREE_WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("podTemplate", {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}),
     ("podTemplate", {"podTemplate": None}),
@@ -85,6 +83,14 @@ FREE_WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("trainer.processesPerPod", {"trainer": {"processesPerPod": 1}}),
     ("reference.processesPerPod", {"reference": {"processesPerPod": 1}}),
     ("rollout.processesPerPod", {"rollout": {"processesPerPod": 1}}),
+    ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
+    ("checkpoint.everySteps", {"checkpoint": {"everySteps": 7}}),
+    ("checkpoint.keep", {"checkpoint": {"keep": 5}}),
+    ("checkpoint.keepBest", {"checkpoint": {"keepBest": {"metric": "val/reward/mean"}}}),
+    ("checkpoint.keepBest", {"checkpoint": {"keepBest": {"metric": "val/reward/mean", "count": 2}}}),
+    ("checkpoint.recordBatches", {"checkpoint": {"recordBatches": True}}),
+    ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),
+    ("lifecycle.gracePeriodSeconds", {"lifecycle": {"gracePeriodSeconds": 1}}),
 ]
 
 FREE: list[dict[str, Any]] = [
@@ -110,7 +116,7 @@ def test_training_fields_are_immutable_and_runtime_fields_are_not(door: Door) ->
     assert "activeDeadlineSeconds" not in after["spec"]["lifecycle"]
 
 
-def test_templates_may_change_only_while_the_job_is_suspended(door: Door) -> None:
+def test_some_fields_may_change_only_while_the_job_is_suspended(door: Door) -> None:
     before = door.create(whole_job("ppo", GIVEN))
     refusal = r"can only be changed while the job is suspended"
     for field, change in FREE_WHILE_SUSPENDED:
@@ -131,10 +137,25 @@ def test_templates_may_change_only_while_the_job_is_suspended(door: Door) -> Non
     after = door.patch("ppo", {"spec": {"suspend": False}})
     assert after["spec"]["trainer"]["podTemplate"] == _TEMPLATE
     assert "podTemplate" not in after["spec"]
+    assert (after["spec"]["checkpoint"]["everySteps"], after["spec"]["rollout"]["minReplicas"]) == (7, 2)
+
+
+def test_the_best_checkpoints_may_be_kept_no_more_while_the_job_is_suspended(door: Door) -> None:
+    given = {**GIVEN, "spec.checkpoint": {"keepBest": {"metric": "val/reward/mean"}}}
+    door.create(whole_job("ppo", given))
+    for change in (None, {"metric": "val/reward/mean", "count": 3}):
+        with pytest.raises(Refused, match=r"spec\.checkpoint\.keepBest: .*only be changed while"):
+            door.patch("ppo", {"spec": {"checkpoint": {"keepBest": change}}})
+    door.patch("ppo", {"spec": {"suspend": True}})
+    door.patch("ppo", {"spec": {"checkpoint": {"keepBest": None}}})
+    assert "keepBest" not in door.patch("ppo", {"spec": {"suspend": False}})["spec"]["checkpoint"]
 
 
 def test_every_field_of_the_spec_is_in_one_of_the_tables() -> None:
     free = {path.split(".")[1] for path in MUTABLE_IN_CLUSTER}
+    assert {path.removeprefix("spec.") for path in MUTABLE_DOCUMENT_FIELDS} <= {
+        field for field, _ in FREE_WHILE_SUSPENDED
+    }
     tried = {field.split(".")[0] for field, _ in (*FIXED, *FREE_WHILE_SUSPENDED)}
     tried |= {name for change in FREE for name in change}
     assert set(document_fields(AlignmentJobSpec)) == tried
