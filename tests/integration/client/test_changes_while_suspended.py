@@ -9,7 +9,7 @@ from kubealign.replay.record import FOLDER, list_recorded_steps
 from kubealign_services.checkpoints.store import CheckpointReader
 from support.tiny_jobs import sft_job
 
-STEPS, CADENCE = 60, 17
+STEPS, CADENCE = 100, 30
 
 
 @pytest.mark.timeout(200)
