@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.mutable_fields import MUTABLE_DOCUMENT_FIELDS
 from kubealign_services.data.continuation import continuation_differences
+from kubealign_services.data.preparation import preparation_inputs
 from support.bad_specs import whole_job
 
 
@@ -28,6 +30,26 @@ def _job(algorithm: str, changes: dict[str, Any]) -> AlignmentJob:
 )
 def test_what_may_differ(algorithm: str, changes: dict[str, Any]) -> None:
     assert continuation_differences(_job(algorithm, {}), _job(algorithm, changes)) == []
+
+
+def test_what_may_change_while_the_job_is_suspended_continues_copies_and_prepared_data() -> None:
+    validated = {
+        "spec.rollout": {"replicas": 2},
+        "spec.validation": {"data": {"prompts": {"source": {"path": "held"}}}, "everySteps": 10},
+    }
+    changes = {
+        "spec.rollout.minReplicas": 2,
+        "spec.checkpoint.everySteps": 7,
+        "spec.checkpoint.keep": 5,
+        "spec.checkpoint.keepBest": {"metric": "val/reward/mean"},
+        "spec.checkpoint.recordBatches": True,
+        "spec.lifecycle.gracePeriodSeconds": 90.0,
+        "spec.lifecycle.maxFailedGroups": 3,
+    }
+    assert changes.keys() == set(MUTABLE_DOCUMENT_FIELDS)
+    before, after = _job("ppo", validated), _job("ppo", validated | changes)
+    assert continuation_differences(before, after) == []
+    assert preparation_inputs(before) == preparation_inputs(after)
 
 
 @pytest.mark.parametrize(
