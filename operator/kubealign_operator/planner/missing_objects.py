@@ -41,6 +41,12 @@ def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[
     return [build(context) for key, build in builders.items() if key not in snapshot.observed.objects]
 
 
+def missing_document(snapshot: JobSnapshot, context: RenderContext) -> tuple[dict[str, Any], ...]:
+    """Build the ConfigMap of the current document; empty: it exists."""
+    name = names.config_map(context.name, context.document_generation)
+    return () if ("ConfigMap", name) in snapshot.observed.objects else (config_map(context),)
+
+
 def missing_credentials(
     snapshot: JobSnapshot, context: RenderContext, expires_at: datetime | None
 ) -> CredentialsRequest | None:

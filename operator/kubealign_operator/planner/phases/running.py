@@ -32,7 +32,7 @@ from kubealign_operator.planner.clocks import clock_changes, deadline_times, sta
 from kubealign_operator.planner.credentials import current_credentials, outdated_pods, renewal_time
 from kubealign_operator.planner.document import current_document
 from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
-from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
+from kubealign_operator.planner.missing_objects import missing_credentials, missing_document, missing_objects
 from kubealign_operator.planner.phases.draining import draining_pods, plan_draining
 from kubealign_operator.planner.phases.finished import (
     deadline_failure,
@@ -123,7 +123,8 @@ def plan_active(
             credentials_request,
             status_changes,
             prepared=prepared,
-            events=document.events,
+            document=document,
+            create=missing_document(snapshot, context),
         )
     draining = draining_pods(snapshot, managed)
     if draining and snapshot.previous_status.phase is JobPhase.RUNNING:

@@ -310,6 +310,28 @@ def test_a_refused_document_is_reported() -> None:
     assert status["message"] == "shared-document-2 was refused: exceeded quota: configmaps"
 
 
+def test_pods_run_on_while_the_document_is_refused() -> None:
+    cluster = _running()
+    before = set(cluster.pods)
+    _set(cluster, "spec.checkpoint.everySteps", 7)
+    cluster.job["status"] = cluster.rendered().status
+    cluster.objects.add(("Secret", "shared-credentials-2"))
+    cluster.refusals["shared-document-2"] = "exceeded quota: configmaps"
+    plan = cluster.rendered()
+    assert (plan.delete, [item["metadata"]["name"] for item in plan.create]) == ((), ["shared-document-2"])
+    assert plan.status["phase"] == "Running"
+    assert plan.status["message"] == "shared-document-2 was refused: exceeded quota: configmaps"
+    assert set(cluster.pods) == before
+    cluster.refusals.clear()
+    assert (
+        cluster.rendered().status["message"]
+        == "renewing credentials: waits for the ConfigMap shared-document-2"
+    )
+    _end_pods(cluster)
+    cluster.start()
+    assert (cluster.phase, _mounted(cluster)) == ("Running", {"shared-document-2"})
+
+
 class _Crash(Exception):
     """The operator ended between two writes."""
 
