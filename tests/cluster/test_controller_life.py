@@ -84,6 +84,16 @@ def test_a_suspended_job_resumes_with_changed_checkpoints_and_workers(
     team.until(lambda: "one-rollout-3-0" in team.pods(), "the fourth worker")
     assert team.pods().items() >= before.items() and _job_mounts(team) == {"one-document-2"}
     assert team.job("one")["status"]["document"] == second
+    # A suspension that is over before the pods have ended.
+    _patch(team, "one", {"suspend": True})
+    _patch(team, "one", {"checkpoint": {"everySteps": 9}})
+    _patch(team, "one", {"suspend": False})
+    team.until(lambda: _job_mounts(team) == {"one-document-3"}, "pods with the third document")
+    team.until_phase("one", "Running")
+    assert not {uid for name, uid in team.pods().items() if not name.endswith("-prepare-0")} & set(
+        before.values()
+    )
+    assert team.job("one")["status"].get("restarts", 0) == 0
 
 
 def test_the_resumed_workers_have_one_disruption_budget(
