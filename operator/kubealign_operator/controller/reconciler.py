@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -21,6 +21,7 @@ from kubealign_operator.controller.state.dependency_cycles import find_cycle
 from kubealign_operator.controller.state.job_views import dependency_view
 from kubealign_operator.controller.state.work_queue import WorkQueue
 from kubealign_operator.kube_views.observed_job import ObservedState, PodView
+from kubealign_operator.kube_views.pod_state import attempt_of
 from kubealign_operator.names import DRIVER, PROCESS_LABEL
 from kubealign_operator.planner.plan import ReconcilePlan
 
@@ -126,9 +127,8 @@ class Reconciler:
             name: self._state.jobs.get(JobKey(key.namespace, name)) for name in tracked.dependencies
         }
         objects = await self._state.owned_objects.existing(key, tracked)
-        if tracked.phase in ACTIVE_PHASES and any(
-            pod.owner_uid == tracked.uid and _is_finished_driver(pod) for pod in self._state.pods.of_job(key)
-        ):
+        pods = self._state.pods.of_job(key)
+        if tracked.phase in ACTIVE_PHASES and _has_driver_finished(pods, tracked.uid):
             await self._state.progress.refresh(key, tracked.uid)
         return ObservedState(
             job=tracked.document(),
@@ -157,5 +157,7 @@ class Reconciler:
         self._queue.retry(key, at_least)
 
 
-def _is_finished_driver(pod: PodView) -> bool:
-    return pod.labels.get(PROCESS_LABEL) == DRIVER and pod.phase in ("Succeeded", "Failed")
+def _has_driver_finished(pods: Iterable[PodView], uid: str) -> bool:
+    """Return True when the newest driver of a job has finished: an earlier one may be kept for its log."""
+    drivers = [pod for pod in pods if pod.owner_uid == uid and pod.labels.get(PROCESS_LABEL) == DRIVER]
+    return bool(drivers) and max(drivers, key=attempt_of).phase in ("Succeeded", "Failed")

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,6 +10,7 @@ from kubealign.roles import PREPARE
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.observed_job import PodView
+from kubealign_operator.planner.kept_pods import has_kept_log
 from kubealign_operator.planner.plan import PodDeletion
 from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
 from kubealign_operator.planner.restart_policy import retain_until
@@ -130,14 +131,36 @@ def force_overdue_deletions(snapshot: JobSnapshot) -> tuple[list[PodDeletion], l
 
 
 def _remove_stale_pods(snapshot: JobSnapshot, unit: ProcessUnit, actions: PodActions) -> None:
-    """Delete the pods of earlier attempts, finished ones only after the unit's restart backoff."""
-    for _, pod in unit.stale_pods:
-        retained_until = retain_until(unit, pod)
+    """Delete the pods of earlier attempts, finished ones only after the unit's restart backoff.
+
+    The last failed pod of a process is never deleted: it is kept for its log once the backoff is over.
+    """
+    stale = [pod for _, pod in unit.stale_pods]
+    newly_failed = {pod.name for pod in stale if has_kept_log(pod)}
+    actions.delete += delete_pods(_superseded_pods(unit, newly_failed))
+    for pod in stale:
+        retained_until = retain_until(unit.attempt, pod)
         if retained_until is not None and retained_until > snapshot.now and not pod_state.is_terminating(pod):
             actions.requeue_at.append(retained_until)
+        elif pod.name in newly_failed:
+            # The next reconcile finds the new attempt in the status, and the pod no longer counts.
+            actions.requeue_at.append(snapshot.now)
         else:
             is_orphaned_rank = unit.is_gang and not pod_state.has_terminated(pod)
             actions.delete += delete_pods([pod], _GANG_GRACE_SECONDS if is_orphaned_rank else None)
+
+
+def _superseded_pods(unit: ProcessUnit, newly_failed: Collection[str]) -> list[PodView]:
+    """Return the kept pods of processes that have failed again since.
+
+    Args:
+        newly_failed: Names of the pods that are about to be kept.
+    """
+    superseded: list[PodView] = []
+    for member in unit.members:
+        has_newer = member.pod is not None and member.pod.name in newly_failed
+        superseded += member.kept if has_newer else member.kept[:-1]
+    return superseded
 
 
 def _surplus_pods(snapshot: JobSnapshot) -> list[PodView]:

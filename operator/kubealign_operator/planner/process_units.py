@@ -21,18 +21,21 @@ class UnitMember:
         pod: The newest pod that may still run or has just ended; None: there is none.
         leftovers: Deleted pods of earlier attempts that only finalizers keep.
         duplicates: Older pods that may still run.
+        kept: Failed pods of earlier attempts that are kept for their logs, oldest first.
     """
 
     process: Process
     pod: PodView | None = None
     leftovers: tuple[PodView, ...] = ()
     duplicates: tuple[PodView, ...] = ()
+    kept: tuple[PodView, ...] = ()
 
     @property
     def first_attempt(self) -> int:
-        """The first attempt that the process's pods allow: that of its pod, or one above its leftovers."""
+        """The first attempt that the process's pods allow: that of its pod, or one above an ended one."""
         current = [] if self.pod is None else [pod_state.attempt_of(self.pod)]
-        return max([0, *current, *(pod_state.attempt_of(pod) + 1 for pod in self.leftovers)])
+        ended = (*self.leftovers, *self.kept)
+        return max([0, *current, *(pod_state.attempt_of(pod) + 1 for pod in ended)])
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ def build_units(
     processes: Sequence[Process],
     pods: Iterable[PodView],
     attempts: Mapping[str, int],
+    kept: frozenset[str] = frozenset(),
 ) -> tuple[ProcessUnit, ...]:
     """Group the processes into units, in the order of the processes.
 
@@ -133,6 +137,7 @@ def build_units(
 
     Args:
         attempts: Number of restarts by unit name; an absent unit counts as 0.
+        kept: Names of the failed pods that are kept for their logs only.
     """
     by_process: defaultdict[str, list[PodView]] = defaultdict(list)
     for pod in pods:
@@ -140,7 +145,7 @@ def build_units(
             by_process[pod.labels.get(names.PROCESS_LABEL, "")].append(pod)
     grouped: dict[str, list[UnitMember]] = {}
     for process in processes:
-        grouped.setdefault(process.unit, []).append(_member(process, by_process[process.name]))
+        grouped.setdefault(process.unit, []).append(_member(process, by_process[process.name], kept))
     return tuple(
         ProcessUnit(
             job,
@@ -157,10 +162,9 @@ def belongs_to(pod: PodView, uid: str) -> bool:
     return bool(uid) and pod.owner_uid == uid
 
 
-def _member(process: Process, pods: Sequence[PodView]) -> UnitMember:
+def _member(process: Process, pods: Sequence[PodView], kept: frozenset[str]) -> UnitMember:
+    ordered = sorted(pods, key=lambda pod: (pod_state.attempt_of(pod), pod.name))
     leftovers = tuple(pod for pod in pods if pod_state.is_leftover(pod))
-    others = sorted(
-        (pod for pod in pods if not pod_state.is_leftover(pod)),
-        key=lambda pod: (pod_state.attempt_of(pod), pod.name),
-    )
-    return UnitMember(process, others[-1] if others else None, leftovers, tuple(others[:-1]))
+    own_kept = tuple(pod for pod in ordered if pod.name in kept)
+    others = [pod for pod in ordered if pod.name not in kept and not pod_state.is_leftover(pod)]
+    return UnitMember(process, others[-1] if others else None, leftovers, tuple(others[:-1]), own_kept)

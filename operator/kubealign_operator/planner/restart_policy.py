@@ -89,15 +89,19 @@ def apply_restart_policy(
     return RestartOutcome(tuple(result), restarts, tuple(new))
 
 
-def retain_until(unit: ProcessUnit, pod: PodView) -> datetime | None:
-    """Return the time until which a dead pod is retained, for its log and as restart backoff; None: never."""
+def retain_until(attempt: int, pod: PodView) -> datetime | None:
+    """Return the time until which a dead pod holds back its successor, as restart backoff; None: not at all.
+
+    Args:
+        attempt: Attempt of the successor.
+    """
     if not pod_state.has_terminated(pod):
         return None
     # A pod that its node never ran has no finish time; its creation time is recent enough.
     finished = pod_state.finished_at(pod) or pod.created_at
     if finished is None:
         return None
-    delay = restart_delay(unit.attempt, pod_state.run_seconds(pod))
+    delay = restart_delay(attempt, pod_state.run_seconds(pod))
     try:
         return finished + timedelta(seconds=delay)
     except OverflowError:

@@ -15,6 +15,7 @@ from kubealign_operator.kube_views.lenient_json import get_path, integer, mappin
 from kubealign_operator.kube_views.observed_job import ObservedState, PodView
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.manifests.pod_layout import arrange_pods
+from kubealign_operator.planner.kept_pods import kept_pods
 from kubealign_operator.planner.previous_status import parse_previous_status
 from kubealign_operator.planner.process_units import ProcessUnit, belongs_to, build_units
 
@@ -40,6 +41,8 @@ class JobSnapshot:
     processes: tuple[Process, ...]
     #: Pods that belong to the job.
     pods: tuple[PodView, ...]
+    #: Names of those pods that have failed and are kept for their logs only.
+    kept_pods: frozenset[str]
     observed: ObservedState
     platform: Platform
 
@@ -102,7 +105,14 @@ class JobSnapshot:
         ]
 
     def units(self, attempts: Mapping[str, int] | None) -> tuple[ProcessUnit, ...]:
-        return build_units(self.name, self.uid, self.processes, self.observed.pods, attempts or {})
+        return build_units(
+            self.name,
+            self.uid,
+            self.processes,
+            self.observed.pods,
+            attempts or {},
+            self.kept_pods,
+        )
 
     def process_name(self, pod: PodView) -> str:
         """Return the name of the process that a pod of the job runs."""
@@ -127,16 +137,20 @@ def take_snapshot(
     uid = text(metadata.get("uid"))
     others = [process for process in processes if process.role is not Role.NATS]
     pods = tuple(pod for pod in observed.pods if belongs_to(pod, uid))
+    previous_status = parse_previous_status(get_path(observed.job, "status"))
+    kept = kept_pods((names.bus(), *others), pods, previous_status.attempts or {}, now)
+    counted = [pod for pod in pods if pod.name not in kept]
     return JobSnapshot(
         name=text(metadata.get("name")),
         namespace=text(metadata.get("namespace")) or "default",
         uid=uid,
         generation=integer(metadata.get("generation")),
         is_deleting=metadata.get("deletionTimestamp") is not None,
-        previous_status=parse_previous_status(get_path(observed.job, "status")),
+        previous_status=previous_status,
         now=now.astimezone(UTC),
-        processes=(names.bus(), *arrange_pods(others, pods, pod_size)),
+        processes=(names.bus(), *arrange_pods(others, counted, pod_size)),
         pods=pods,
+        kept_pods=kept,
         observed=observed,
         platform=platform,
     )

@@ -314,7 +314,11 @@ def _rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, An
     if not job.spec.samples:
         return {}
     group = generation_role(snapshot.processes)
-    pods = [view for view in snapshot.first_rank_pods(group) if not pod_state.is_terminating(view)]
+    pods = [
+        view
+        for view in snapshot.first_rank_pods(group)
+        if view.name not in snapshot.kept_pods and not pod_state.is_terminating(view)
+    ]
     is_multi_pod = any(
         process.group == group and process.elastic and process.world_size > 1
         for process in snapshot.processes

@@ -111,7 +111,7 @@ def test_a_process_waits_once_finalizers_keep_several_of_its_pods() -> None:
         assert plan.delete == ()
         cluster.serve()
         cluster.settle()
-    assert [name for name in cluster.pods if "trainer" in name] == [f"sft-trainer-0-{i}" for i in range(3)]
+    assert [name for name in cluster.pods if "trainer" in name] == [f"sft-trainer-0-{i}" for i in range(4)]
     assert cluster.message == (
         "trainer-0 waits for its successor: the deleted pod sft-trainer-0-0 is kept by the finalizer "
         f"{_FINALIZER}"
@@ -119,7 +119,7 @@ def test_a_process_waits_once_finalizers_keep_several_of_its_pods() -> None:
     for name in [name for name in cluster.pods if "trainer" in name]:
         cluster.vanish(name)
     cluster.settle()
-    assert cluster.made[-1] == "sft-trainer-0-3"
+    assert cluster.made[-1] == "sft-trainer-0-4"
 
 
 def test_a_suspended_job_resumes_and_names_the_finalizer() -> None:

@@ -61,8 +61,10 @@ def test_the_backoff_grows(attempt: int, seconds: float) -> None:
     assert rendered.delete == ()
     assert rendered.requeue_after == pytest.approx(seconds, abs=0.1)
     cluster.pass_time(seconds)
-    assert [pod.name for pod in cluster.step().delete] == ["sft-trainer-0-0"]
-    assert [pod["metadata"]["name"] for pod in cluster.step().create] == [f"sft-trainer-0-{attempt}"]
+    rendered = cluster.step()
+    # The failed pod is kept for its log.
+    assert rendered.delete == ()
+    assert [pod["metadata"]["name"] for pod in rendered.create] == [f"sft-trainer-0-{attempt}"]
 
 
 def test_a_minute_of_uptime_resets_the_backoff() -> None:
@@ -297,7 +299,8 @@ def test_preparation_is_retried_and_its_success_is_remembered() -> None:
     assert "trainer-0" in cluster.short_names()
     cluster.vanish(cluster.name("prepare"))
     cluster.settle()
-    assert "prepare" not in cluster.short_names()
+    # No third attempt: the pod of the first one is kept for its log.
+    assert [name for name in cluster.pods if "prepare" in name] == ["sft-prepare-0"]
 
 
 def test_a_stale_status_does_not_replace_newer_pods() -> None:
@@ -351,7 +354,7 @@ def test_ranks_restart_together_after_the_last_old_pod_is_gone() -> None:
     cluster.step()
     cluster.pass_time(5)
     cluster.settle()
-    assert "trainer-0" not in cluster.short_names()
+    assert cluster.name("trainer-0") == "two-ranks-trainer-0-0"
     assert "deletionTimestamp" in cluster.pods["two-ranks-trainer-1-0"]["metadata"]
     cluster.finish_leaving()
     cluster.settle()
