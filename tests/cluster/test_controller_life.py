@@ -159,13 +159,46 @@ def test_a_rank_that_crashes_takes_its_group_along(
     team.until_phase("one", "Running")
     before = team.pods()
     simulated.exit(team.namespace, "one-trainer-1-0", Exit(1, "the loss is not a number"))
-    ranks = {"one-trainer-0-1", "one-trainer-1-1"}
+    # The pod that crashed is kept for its log.
+    ranks = {"one-trainer-1-0", "one-trainer-0-1", "one-trainer-1-1"}
     team.until(
         lambda: ranks == {name for name in team.pods() if "trainer" in name}, "both ranks to be replaced"
     )
     team.until(lambda: team.job("one")["status"].get("restarts") == 1, "one restart to be counted")
     workers = [name for name in before if "rollout" in name]
     assert {name: team.pods()[name] for name in workers} == {name: before[name] for name in workers}
+
+
+def test_the_last_failed_pod_of_a_rank_is_kept(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = until_told
+    team.apply(rloo("one"))
+    team.until_phase("one", "Running")
+
+    def trainers() -> dict[str, str]:
+        return {name: phase for name, phase in team.pod_phases().items() if "trainer" in name}
+
+    def is_complete() -> bool:
+        [trainer] = [role for role in team.job("one")["status"]["roles"] if role["name"] == "trainer"]
+        return bool(trainer["ready"] == trainer["replicas"] == 2) and not team.job("one")["status"].get(
+            "message"
+        )
+
+    for attempt in range(2):
+        crashed = f"one-trainer-1-{attempt}"
+        simulated.exit(team.namespace, crashed, Exit(1, "the loss is not a number"))
+        expected = {
+            crashed: "Failed",
+            f"one-trainer-0-{attempt + 1}": "Running",
+            f"one-trainer-1-{attempt + 1}": "Running",
+        }
+        team.until(lambda expected=expected: trainers() == expected, f"{expected}")
+        team.until(is_complete, "both ranks to be ready")
+    assert team.job("one")["status"]["restarts"] == 2
+    _patch(team, "one", {"suspend": True})
+    team.until_phase("one", "Suspended")
+    assert trainers() == {}
 
 
 def test_a_permanent_failure_ends_the_job_with_its_message(

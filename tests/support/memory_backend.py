@@ -40,6 +40,7 @@ class _JobState:
     heartbeats: dict[str, dict[str, Any]] = field(default_factory=dict)
     processes: list[ProcessRecord] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
+    previous_lines: list[LogLine] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
     result: Path | None = None
 
@@ -97,6 +98,10 @@ class MemoryBackend:
     def log(self, ref: JobRef, process: str, *lines: str) -> None:
         self._state(ref).lines += [LogLine(process, line) for line in lines]
         self._notify()
+
+    def log_previous(self, ref: JobRef, process: str, *lines: str) -> None:
+        """Add lines of the last failed attempt of a process."""
+        self._state(ref).previous_lines += [LogLine(process, line) for line in lines]
 
     def happen(self, ref: JobRef, event: JobEvent) -> None:
         self._state(ref).events.append(event)
@@ -222,6 +227,9 @@ class MemoryBackend:
             for process in state.processes
         ]
 
+    async def pods(self, ref: JobRef) -> Sequence[Mapping[str, Any]]:
+        return ()
+
     async def logs(
         self,
         ref: JobRef,
@@ -230,8 +238,16 @@ class MemoryBackend:
         role: str | None = None,
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> AsyncIterator[LogLine]:
         self._answer()
+        if previous:
+            lines = [line for line in self._state(ref).previous_lines if process in (None, line.process)]
+            if not lines:
+                raise NotPossible(f"job {ref} has no log of a failed attempt")
+            for line in lines:
+                yield line
+            return
 
         def is_selected(line: LogLine) -> bool:
             roles = {member.name: member.role for member in state.processes}

@@ -216,6 +216,7 @@ class AsyncAlignmentClient:
         follow: bool = False,
         tail: int | None = None,
         namespace: str | None = None,
+        previous: bool = False,
     ) -> AsyncIterator[LogLine]:
         """Yield log lines of one process (trainer-0), of all processes of a role (rollout), or of all
         processes.
@@ -223,10 +224,13 @@ class AsyncAlignmentClient:
         Args:
             follow: Continue until the job has finished, including processes that start later.
             tail: Start with this many last lines of each process.
+            previous: Only the lines of the last failed attempt of each process, in a cluster.
         """
         backend = await self.backend()
         ref = await self._ref(name, namespace)
-        async for line in backend.logs(ref, process=process, role=role, follow=follow, tail=tail):
+        async for line in backend.logs(
+            ref, process=process, role=role, follow=follow, tail=tail, previous=previous
+        ):
             yield line
 
     async def metrics(self, name: str, namespace: str | None = None) -> MetricsTable:

@@ -45,8 +45,9 @@ class Job(JobHandle):
         process: str | None = None,
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> Iterator[LogLine]:
-        return self._client.logs(self.name, role, process, follow, tail, self.namespace)
+        return self._client.logs(self.name, role, process, follow, tail, self.namespace, previous)
 
     def metrics(self) -> "MetricsTable":
         return self._client.metrics(self.name, self.namespace)
@@ -117,8 +118,9 @@ class AsyncJob(JobHandle):
         process: str | None = None,
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> AsyncIterator[LogLine]:
-        return self._client.logs(self.name, role, process, follow, tail, self.namespace)
+        return self._client.logs(self.name, role, process, follow, tail, self.namespace, previous)
 
     async def metrics(self) -> "MetricsTable":
         return await self._client.metrics(self.name, self.namespace)

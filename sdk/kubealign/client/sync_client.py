@@ -168,13 +168,14 @@ class AlignmentClient:
         follow: bool = False,
         tail: int | None = None,
         namespace: str | None = None,
+        previous: bool = False,
     ) -> Iterator[LogLine]:
         """Yield log lines of one process (trainer-0), of all processes of a role (rollout), or of all
         processes.
 
         See `AsyncAlignmentClient.logs`.
         """
-        return self._loop.iterate(self._client.logs(name, role, process, follow, tail, namespace))
+        return self._loop.iterate(self._client.logs(name, role, process, follow, tail, namespace, previous))
 
     def metrics(self, name: str, namespace: str | None = None) -> MetricsTable:
         """Return the metrics of the job, one row per step."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.client.backends.base import JobBackend
-from kubealign.client.errors import KubealignError
+from kubealign.client.errors import KubealignError, NotPossible
 from kubealign.client.records import JobRecord, JobRef
 from kubealign.diagnostics.redaction import redact
 
@@ -42,6 +42,7 @@ async def collect_report(backend: JobBackend, ref: JobRef, tail: int) -> dict[st
     await report.add_from("events.json", _events(backend, ref))
     await report.add_from("metrics.json", _metrics(backend, ref))
     await report.add_logs(backend, ref, job, tail)
+    await report.add_logs(backend, ref, job, tail, previous=True)
     return report.files()
 
 
@@ -73,16 +74,25 @@ class _Report:
         except KubealignError as error:
             self._errors.append(f"{name}: {error}")
 
-    async def add_logs(self, backend: JobBackend, ref: JobRef, job: JobRecord, tail: int) -> None:
-        """Add a file for each process, with the lines that could be read before an error."""
+    async def add_logs(
+        self, backend: JobBackend, ref: JobRef, job: JobRecord, tail: int, *, previous: bool = False
+    ) -> None:
+        """Add a file for each process, with the lines that could be read before an error.
+
+        Args:
+            previous: Add the logs of the last failed attempts, where there are any.
+        """
         lines: defaultdict[str, list[str]] = defaultdict(list)
         try:
-            async for line in backend.logs(ref, tail=tail):
+            async for line in backend.logs(ref, tail=tail, previous=previous):
                 lines[line.process].append(line.text)
         except KubealignError as error:
-            self._errors.append(f"logs of {job.name}: {error}")
+            # No process need have failed, and on one machine a log holds all attempts.
+            if not (previous and isinstance(error, NotPossible)):
+                self._errors.append(f"{'previous ' if previous else ''}logs of {job.name}: {error}")
+        suffix = ".previous.log" if previous else ".log"
         for process, texts in lines.items():
-            self._files[f"logs/{process}.log"] = "".join(f"{text}\n" for text in texts).encode(
+            self._files[f"logs/{process}{suffix}"] = "".join(f"{text}\n" for text in texts).encode(
                 errors="replace"
             )
 

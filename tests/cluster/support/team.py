@@ -53,6 +53,11 @@ class Team:
         listed = self._core.list_namespaced_pod(self.namespace)
         return {pod.metadata.name: pod.metadata.uid for pod in listed.items}
 
+    def pod_phases(self) -> dict[str, str]:
+        """Return the phases of the pods of the namespace by name."""
+        listed = self._core.list_namespaced_pod(self.namespace)
+        return {pod.metadata.name: pod.status.phase for pod in listed.items}
+
     def pod_nodes(self) -> dict[str, str]:
         """Return the nodes of the namespace's scheduled pods: name -> node."""
         listed = self._core.list_namespaced_pod(self.namespace)

@@ -102,6 +102,7 @@ class JobBackend(TelemetrySource, Protocol):
         role: str | None = None,
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> AsyncIterator[LogLine]:
         """Yield log lines of one process, of all processes of a role, or of all processes.
 
@@ -109,6 +110,10 @@ class JobBackend(TelemetrySource, Protocol):
             follow: Include processes that start later, until the job has finished. May be called before
                 the first process exists.
             tail: Start with this many last lines of each process.
+            previous: Only the lines of the last failed attempt of each process, in a cluster.
+
+        Raises:
+            NotPossible: `previous`, and no log of a failed attempt is kept, or it would be followed.
         """
 
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:

@@ -30,8 +30,9 @@ async def debug(
 ) -> None:
     """Collect what a bug report about a job needs in one archive.
 
-    The archive has the job with its status, its pods, processes, events, metrics and logs. Values of
-    environment variables are removed; look through the logs yourself before you send them to others.
+    The archive has the job with its status, its pods, processes, events, metrics and logs, also those of the
+    last failed attempts. Values of environment variables are removed; look through the logs yourself before
+    you send them to others.
     """
     from kubealign.client.errors import NotPossible
     from kubealign.diagnostics.job_report import collect_report, write_archive

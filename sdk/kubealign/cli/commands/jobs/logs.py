@@ -42,6 +42,10 @@ async def logs(
             show_default=False,
         ),
     ] = None,
+    previous: Annotated[
+        bool,
+        typer.Option("--previous", "-p", help="The last failed attempt of each process, in a cluster."),
+    ] = False,
 ) -> None:
     """Print a job's logs, each line preceded by the name of its process.
 
@@ -53,7 +57,10 @@ async def logs(
     from kubealign.cli.views.log_line import format_log_line
 
     colors: dict[str, str] = {}
-    lines = ctx.backend.logs(await ctx.ref(job), process=process, role=role, follow=follow, tail=tail)
+    if previous and follow:
+        raise typer.BadParameter("--previous and --follow exclude each other", param_hint="--previous")
+    ref = await ctx.ref(job)
+    lines = ctx.backend.logs(ref, process=process, role=role, follow=follow, tail=tail, previous=previous)
     on_terminal = ctx.console.is_terminal
     async for line in lines:
         if not on_terminal:

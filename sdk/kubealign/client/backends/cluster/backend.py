@@ -22,7 +22,7 @@ from kubealign.client.backends.cluster.documents import (
     with_type_meta,
 )
 from kubealign.client.backends.cluster.listing import JobLister
-from kubealign.client.errors import KubealignError, Unavailable
+from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.results.fetch import fetch_result
 from kubealign.client.results.reader_pod import ResultPodSettings
@@ -162,16 +162,25 @@ class ClusterBackend:
         role: str | None = None,
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> AsyncGenerator[LogLine]:
         job = await self.get(ref)
         check_runs_here(job, "read its logs there")
+        if previous and follow:
+            raise NotPossible("the log of a previous attempt does not grow: read it without following it")
         selection = cluster_logs.LogSelection(process, role, tail)
         if not follow:
             pods = await self._pods(job)
             if (process or role) and not any(map(selection.includes_pod, pods)):
                 names = [name for pod in pods for name in cluster_processes.process_names(pod)]
                 raise cluster_logs.no_such_process(ref, process, role, names)
-            lines = cluster_logs.read_logs(self._api, ref, job.uid, selection)
+            lines = (
+                cluster_logs.read_previous_logs(
+                    self._api, ref, job.uid, selection, finished=_is_finished(job)
+                )
+                if previous
+                else cluster_logs.read_logs(self._api, ref, job.uid, selection)
+            )
             async with aclosing(lines):
                 async for line in lines:
                     yield line

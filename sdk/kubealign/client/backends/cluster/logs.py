@@ -2,13 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from kubealign.backoff import Backoff
 from kubealign.client.backends.cluster.processes import (
+    failed_pods,
     has_started,
     is_leftover,
     newest_pods,
@@ -46,6 +47,12 @@ class LogSelection:
     role: str | None = None
     tail: int | None = None
 
+    def describe(self) -> str:
+        """Return the words for the selected processes."""
+        if self.process is not None:
+            return f"process {self.process}"
+        return "any process" if self.role is None else f"a process with the role {self.role}"
+
     def includes_pod(self, pod: Json) -> bool:
         names = process_names(pod)
         return bool(names) and self.process in (None, *names) and self.role in (None, pod_role(pod))
@@ -62,9 +69,40 @@ def job_pods_query(uid: str) -> Mapping[str, str | int]:
 async def read_logs(
     api: KubernetesApi, ref: JobRef, uid: str, selection: LogSelection
 ) -> AsyncGenerator[LogLine]:
-    """Yield the existing log lines, one pod after the other."""
+    """Yield the existing log lines of the present attempts, one pod after the other."""
     pods, _ = await list_all(api, PODS.collection_path(ref.namespace), job_pods_query(uid))
-    for pod in sorted((pod for pod in newest_pods(pods) if selection.includes_pod(pod)), key=process_name):
+    async with aclosing(_read_pods(api, newest_pods(pods), selection)) as lines:
+        async for line in lines:
+            yield line
+
+
+async def read_previous_logs(
+    api: KubernetesApi, ref: JobRef, uid: str, selection: LogSelection, *, finished: bool
+) -> AsyncGenerator[LogLine]:
+    """Yield the log lines of the last failed attempts, one pod after the other.
+
+    Args:
+        finished: The job has finished.
+
+    Raises:
+        NotPossible: No pod of such an attempt is kept.
+    """
+    pods, _ = await list_all(api, PODS.collection_path(ref.namespace), job_pods_query(uid))
+    failed = [pod for pod in failed_pods(pods, finished=finished) if selection.includes_pod(pod)]
+    if not failed:
+        raise NotPossible(
+            f"job {ref} has no log of a failed attempt of {selection.describe()}: none has failed since the "
+            "job was started, resumed or retried, or the failed pod was deleted, as with its node"
+        )
+    async with aclosing(_read_pods(api, failed, selection)) as lines:
+        async for line in lines:
+            yield line
+
+
+async def _read_pods(
+    api: KubernetesApi, pods: Sequence[Json], selection: LogSelection
+) -> AsyncGenerator[LogLine]:
+    for pod in sorted((pod for pod in pods if selection.includes_pod(pod)), key=process_name):
         if has_started(pod):
             with suppress(ObjectNotFound):
                 async with aclosing(_PodLog(api, pod, selection.tail).lines(follow=False)) as lines:
@@ -116,6 +154,8 @@ class _LogFollower:
         self._api, self._ref, self._uid = api, ref, uid
         self._selection, self._lines = selection, lines
         self._readers: dict[str, asyncio.Task[None]] = {}
+        #: Pods of earlier attempts that are kept for their logs.
+        self._skipped: set[str] = set()
         self._is_first_pass = True
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -163,7 +203,9 @@ class _LogFollower:
 
     async def _watch_pods(self) -> None:
         pods, _ = await list_all(self._api, self._path, job_pods_query(self._uid))
-        for pod in pods:
+        newest = newest_pods(pods)
+        self._skipped = {pod["metadata"]["uid"] for pod in pods} - {pod["metadata"]["uid"] for pod in newest}
+        for pod in newest:
             self._start_reader(pod)
         # `tail` limits existing logs only: every line of a later pod is new.
         self._is_first_pass = False
@@ -179,6 +221,7 @@ class _LogFollower:
         uid = str(pod["metadata"]["uid"])
         if (
             uid in self._readers
+            or uid in self._skipped
             or is_leftover(pod)
             or not self._selection.includes_pod(pod)
             or not has_started(pod)

@@ -71,11 +71,28 @@ def process_names(pod: Json) -> list[str]:
 
 
 def newest_pods(pods: Sequence[Pod]) -> list[Pod]:
-    """Return the newest pod of each process: a finalizer may keep those of earlier attempts."""
+    """Return the newest pod of each process: those of earlier attempts may be kept, for their logs or by
+    finalizers.
+    """
     newest: dict[str, Pod] = {}
     for pod in sorted(filter(process_name, pods), key=_attempt):
         newest[process_name(pod)] = pod
     return list(newest.values())
+
+
+def failed_pods(pods: Sequence[Pod], *, finished: bool) -> list[Pod]:
+    """Return the pod of the last failed attempt of each process, where it is kept.
+
+    Args:
+        finished: The job has finished, so that no process has an attempt after its newest pod.
+    """
+    last = {pod["metadata"]["uid"] for pod in newest_pods(pods)} if finished else set()
+    return newest_pods([pod for pod in pods if has_failed(pod) and pod["metadata"]["uid"] not in last])
+
+
+def has_failed(pod: Json) -> bool:
+    """Return True if the pod has failed and its log can be read."""
+    return (pod.get("status") or {}).get("phase") == "Failed" and has_started(pod) and not is_leftover(pod)
 
 
 def is_leftover(pod: Json) -> bool:

@@ -122,7 +122,13 @@ class LocalBackend:
         role: str | None = None,
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> AsyncIterator[LogLine]:
+        if previous:
+            raise NotPossible(
+                f"{ref} runs on this machine, where the log of a process holds all its attempts: read it "
+                "without --previous"
+            )
         logs = (await self._reader.read_run(ref)).folder.logs
         if not follow and not await asyncio.to_thread(log_files, logs, process, role):
             names = ", ".join(path.stem for path in await asyncio.to_thread(log_files, logs, None, None))

@@ -33,6 +33,20 @@ def test_logs(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     assert run("logs", "ppo", "--tail", "1").stdout == "trainer-0 two\nrollout-0 three\n"
 
 
+def test_logs_of_the_previous_attempt(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
+    ref = submitted("ppo")
+    site.log(ref, "trainer-0", "now")
+    refused = run("logs", "ppo", "--previous")
+    assert refused.exit_code == 1 and "has no log of a failed attempt" in refused.stderr
+    site.log_previous(ref, "trainer-0", "one", "RuntimeError: x")
+    site.log_previous(ref, "rollout-0", "two")
+    lines = ["trainer-0 one", "trainer-0 RuntimeError: x", "rollout-0 two"]
+    assert run("logs", "ppo", "--previous").stdout.splitlines() == lines
+    assert run("logs", "ppo", "-p", "--process", "rollout-0").stdout == "two\n"
+    refused = run("logs", "ppo", "--previous", "--follow")
+    assert refused.exit_code == 2 and "--previous and --follow exclude each other" in refused.stderr
+
+
 def test_logs_are_followed_until_the_job_ends(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
     site.log(ref, "trainer-0", "early")

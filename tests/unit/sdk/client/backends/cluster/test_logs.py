@@ -7,8 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from kubealign.client.backends.cluster.logs import LogSelection, follow_logs, read_logs
-from kubealign.client.errors import Forbidden, Unavailable
+from kubealign.client.backends.cluster.logs import (
+    LogSelection,
+    follow_logs,
+    read_logs,
+    read_previous_logs,
+)
+from kubealign.client.errors import Forbidden, NotPossible, Unavailable
 from kubealign.client.records import JobRef, LogLine
 from kubealign.kube.api import KubernetesApi
 
@@ -173,3 +178,60 @@ async def test_lines_of_a_pod_with_several_ranks_belong_to_the_rank_that_wrote_t
     # The tail is that of all ranks together.
     assert cluster.asked[-1][1]["tailLines"] == 10
     assert not LogSelection("trainer-1").includes_pod(shared)
+
+
+def attempt(process: str, number: int, phase: str) -> Json:
+    """Return the pod of one attempt of a process, whose uid is its name."""
+    state = "running" if phase == "Running" else "terminated"
+    value = pod(process, f"one-{process}-{number}", state)
+    value["metadata"]["name"] = f"one-{process}-{number}"
+    value["metadata"]["labels"]["kubealign.dev/attempt"] = str(number)
+    value["status"]["phase"] = phase
+    return value
+
+
+def attempts(*pods: Json) -> Cluster:
+    names = [value["metadata"]["name"] for value in pods]
+    return Cluster(list(pods), {name: [[stamped(1, name)]] for name in names})
+
+
+async def previous(cluster: Cluster, selection: LogSelection, *, finished: bool = False) -> list[str]:
+    lines = read_previous_logs(cluster.api, REF, "u", selection, finished=finished)
+    return [line.text async for line in lines]
+
+
+async def test_previous_logs_are_those_of_the_last_failed_attempts() -> None:
+    pods = (
+        attempt("trainer-0", 2, "Running"),
+        attempt("trainer-0", 1, "Failed"),
+        attempt("rollout-0", 0, "Running"),
+        # Its successor waits for the restart backoff.
+        attempt("rollout-1", 3, "Failed"),
+        attempt("prepare", 1, "Succeeded"),
+    )
+    assert await previous(attempts(*pods), LogSelection()) == ["one-rollout-1-3", "one-trainer-0-1"]
+    assert await previous(attempts(*pods), LogSelection(role="trainer")) == ["one-trainer-0-1"]
+    cluster = attempts(*pods)
+    present = [line.text async for line in read_logs(cluster.api, REF, "u", LogSelection(role="trainer"))]
+    assert present == ["one-trainer-0-2"]
+    for selection, words in (
+        (LogSelection("rollout-0"), "process rollout-0"),
+        (LogSelection(role="driver"), "a process with the role driver"),
+    ):
+        with pytest.raises(NotPossible, match=f"team/one has no log of a failed attempt of {words}: none"):
+            await previous(attempts(*pods), selection)
+
+
+async def test_the_last_pod_of_a_finished_job_is_no_previous_attempt() -> None:
+    pods = (attempt("trainer-0", 1, "Failed"), attempt("trainer-0", 0, "Failed"))
+    assert await previous(attempts(*pods), LogSelection(), finished=True) == ["one-trainer-0-0"]
+
+
+async def test_a_follower_skips_the_logs_of_earlier_attempts() -> None:
+    cluster = attempts(attempt("trainer-0", 0, "Failed"), attempt("trainer-0", 1, "Failed"))
+    over = asyncio.Event()
+    lines = follow_logs(cluster.api, REF, "u", LogSelection(), over)
+    assert (await asyncio.wait_for(anext(lines), 30)).text == "one-trainer-0-1"
+    await cluster.later.put(attempt("trainer-0", 0, "Failed"))
+    over.set()
+    assert [line.text async for line in lines] == []

@@ -312,6 +312,8 @@ async def test_logs_by_process_role_and_tail(site: LocalBackend, tmp_path: Path)
     assert await lines(process="driver", tail=2) == ["driver:3", "driver:half"]
     assert await lines(role="trainer", tail=1) == ["trainer-0:b", "trainer-1:\ufffd"]
     assert await lines(tail=0) == []
+    with pytest.raises(NotPossible, match="the log of a process holds all its attempts"):
+        await lines(previous=True)
     for options in ({"process": "rollout-0"}, {"role": "critic"}, {"process": "../../job"}):
         with pytest.raises(NotPossible, match="there are driver, trainer-0, trainer-1"):
             await lines(**options)
