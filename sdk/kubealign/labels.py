@@ -9,6 +9,8 @@ APP = "app.kubernetes.io/name"
 KUBEALIGN = "kubealign"
 JOB_LABEL = f"{GROUP}/job"
 UID_LABEL = f"{GROUP}/job-uid"
+#: reportingController of the operator's events.
+EVENT_CONTROLLER = f"{GROUP}/operator"
 GROUP_LABEL = f"{GROUP}/group"
 PROCESS_LABEL = f"{GROUP}/process"
 ROLE_LABEL = f"{GROUP}/role"

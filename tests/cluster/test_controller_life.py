@@ -194,11 +194,20 @@ def test_the_last_failed_pod_of_a_rank_is_kept(
             f"one-trainer-1-{attempt + 1}": "Running",
         }
         team.until(lambda expected=expected: trainers() == expected, f"{expected}")
+        message = (
+            f"trainer-1 ended with code 1: the loss is not a number; starting trainer again "
+            f"({attempt + 1} of 10 restarts used)"
+        )
+        for rank in range(2):
+            event = (f"one-trainer-{rank}-{attempt}", "Warning", "Restarted", message)
+            team.until(lambda event=event: event in team.pod_events(), f"the event {event}")
         team.until(is_complete, "both ranks to be ready")
     assert team.job("one")["status"]["restarts"] == 2
     _patch(team, "one", {"suspend": True})
     team.until_phase("one", "Suspended")
     assert trainers() == {}
+    reasons = {(name, reason) for name, _, reason, _ in team.pod_events()}
+    assert {("one-trainer-1-0", "Superseded"), ("one-driver-0", "Suspending")} <= reasons
 
 
 def test_a_permanent_failure_ends_the_job_with_its_message(

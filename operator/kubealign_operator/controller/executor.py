@@ -95,7 +95,7 @@ class PlanExecutor:
         """
         result = ExecutionResult()
         await self._patch_status(key, job, plan, result)
-        self._announce(job.resource, plan.events)
+        self._announce(job.resource, (*plan.events, *plan.pod_events))
         if plan.credentials is not None:
             await self._create_credentials(key, job, plan.credentials, result)
         await _run_all(self._delete(key, deletion, result) for deletion in plan.delete)

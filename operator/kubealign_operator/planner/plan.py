@@ -42,6 +42,32 @@ class CredentialsRequest:
     metadata: dict[str, Any]
 
 
+class KubeEventType(StrEnum):
+    """Type of a Kubernetes event."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True)
+class PodReference:
+    """The pod that an event is about."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class PlannedEvent:
+    """A Kubernetes event about the job or one of its pods. `reason` is one CamelCase word."""
+
+    type: KubeEventType
+    reason: str
+    message: str
+    #: None: the event is about the job.
+    pod: PodReference | None = None
+
+
 @dataclass(frozen=True)
 class PodDeletion:
     """A pod to delete. `uid` is a precondition: a newer pod of the same name is left alone."""
@@ -50,6 +76,8 @@ class PodDeletion:
     uid: str
     #: Grace period in seconds. None: the pod's own; 0: force deletion, without waiting for the node.
     grace_seconds: int | None = None
+    #: Event that explains the deletion; None: that of the whole decision does.
+    cause: PlannedEvent | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -92,22 +120,6 @@ class WorkloadAdoption:
 WorkloadChange = WorkloadDeletion | WorkloadPatch | WorkloadAdoption
 
 
-class KubeEventType(StrEnum):
-    """Type of a Kubernetes event."""
-
-    NORMAL = "Normal"
-    WARNING = "Warning"
-
-
-@dataclass(frozen=True)
-class PlannedEvent:
-    """A Kubernetes event about the job. `reason` is one CamelCase word."""
-
-    type: KubeEventType
-    reason: str
-    message: str
-
-
 @dataclass(frozen=True)
 class ReconcilePlan:
     """The plan of one reconcile. The fields are executed in order, each after the previous one succeeded."""
@@ -125,6 +137,8 @@ class ReconcilePlan:
     delete_job: bool = False
     #: Events to send once the new status is written.
     events: tuple[PlannedEvent, ...] = ()
+    #: Events about pods that are replaced, deleted or stopped, to send after `events`.
+    pod_events: tuple[PlannedEvent, ...] = ()
     #: Seconds until the plan changes by time alone; None: never.
     requeue_after: float | None = None
 
@@ -150,6 +164,7 @@ class Decision:
 
     Args:
         status_changes: Changed status fields by Python name; all other fields stay as they were.
+        pod_events: Events about pods that are replaced. Deleted and stopped pods get theirs from the plan.
         requeue_at: Times at which the decision changes by time alone.
     """
 
@@ -164,4 +179,5 @@ class Decision:
     create: tuple[dict[str, Any], ...] = ()
     delete_job: bool = False
     events: tuple[PlannedEvent, ...] = ()
+    pod_events: tuple[PlannedEvent, ...] = ()
     requeue_at: tuple[datetime, ...] = ()

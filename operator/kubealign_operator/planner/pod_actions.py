@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,8 +10,10 @@ from kubealign.roles import PREPARE
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.observed_job import PodView
+from kubealign_operator.planner import pod_events
+from kubealign_operator.planner.failure_reasons import lost_pod
 from kubealign_operator.planner.kept_pods import has_kept_log
-from kubealign_operator.planner.plan import PodDeletion
+from kubealign_operator.planner.plan import PlannedEvent, PodDeletion
 from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
 from kubealign_operator.planner.restart_policy import retain_until
 from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
@@ -32,22 +34,35 @@ class PodActions:
 
     Args:
         create: Members whose pods are missing, each with the attempt of its unit.
+        events: Events about pods that are replaced.
     """
 
     delete: list[PodDeletion] = field(default_factory=list)
     create: list[tuple[UnitMember, int]] = field(default_factory=list)
     requeue_at: list[datetime] = field(default_factory=list)
+    events: list[PlannedEvent] = field(default_factory=list)
 
 
 def plan_pod_actions(
-    snapshot: JobSnapshot, units: Sequence[ProcessUnit], startable: frozenset[str]
+    snapshot: JobSnapshot,
+    units: Sequence[ProcessUnit],
+    startable: frozenset[str],
+    causes: Mapping[str, PlannedEvent],
 ) -> PodActions:
-    """Plan the pod actions. `startable`: names of the units that may start now."""
+    """Plan the pod actions.
+
+    Args:
+        startable: Names of the units that may start now.
+        causes: Event of each unit whose pods are replaced from now on.
+    """
     actions = PodActions()
     overdue, requeue_at = force_overdue_deletions(snapshot)
     actions.delete += overdue
     actions.requeue_at += requeue_at
     for unit in units:
+        cause = causes.get(unit.name)
+        if cause is not None:
+            actions.events += [pod_events.about(pod, cause) for _, pod in unit.stale_pods]
         _remove_stale_pods(snapshot, unit, actions)
         if unit.name in startable and not unit.stale_pods and not has_too_many_leftovers(unit):
             actions.create += [
@@ -56,7 +71,8 @@ def plan_pod_actions(
                 if unit.pod_name(member) not in snapshot.taken_names
             ]
     actions.create = _limit_creations(actions.create)
-    actions.delete += delete_pods(_surplus_pods(snapshot))
+    for pod in _surplus_pods(snapshot):
+        actions.delete += delete_pods([pod], cause=pod_events.scaled_down(snapshot.process_name(pod)))
     return actions
 
 
@@ -81,10 +97,18 @@ def _limit_creations(create: list[tuple[UnitMember, int]]) -> list[tuple[UnitMem
     return [create[index] for index in sorted(earliest)]
 
 
-def delete_pods(pods: Iterable[PodView], grace_seconds: int | None = None) -> list[PodDeletion]:
-    """Return deletions for the pods that are not being deleted already."""
+def delete_pods(
+    pods: Iterable[PodView], grace_seconds: int | None = None, cause: PlannedEvent | None = None
+) -> list[PodDeletion]:
+    """Return deletions for the pods that are not being deleted already.
+
+    Args:
+        cause: Event that explains the deletions; None: that of the whole decision does.
+    """
     return [
-        PodDeletion(pod.name, pod.uid, grace_seconds) for pod in pods if not pod_state.is_terminating(pod)
+        PodDeletion(pod.name, pod.uid, grace_seconds, cause)
+        for pod in pods
+        if not pod_state.is_terminating(pod)
     ]
 
 
@@ -127,7 +151,12 @@ def force_overdue_deletions(snapshot: JobSnapshot) -> tuple[list[PodDeletion], l
     ]
     if not snapshot.force_deletes_lost_pods:
         return [], requeue_at
-    return [PodDeletion(pod.name, pod.uid, 0) for pod in overdue], requeue_at
+    return [_forced_deletion(snapshot, pod) for pod in overdue], requeue_at
+
+
+def _forced_deletion(snapshot: JobSnapshot, pod: PodView) -> PodDeletion:
+    reason = lost_pod(snapshot.process_name(pod), pod, is_forced=True)
+    return PodDeletion(pod.name, pod.uid, 0, pod_events.lost(reason))
 
 
 def _remove_stale_pods(snapshot: JobSnapshot, unit: ProcessUnit, actions: PodActions) -> None:
@@ -137,7 +166,8 @@ def _remove_stale_pods(snapshot: JobSnapshot, unit: ProcessUnit, actions: PodAct
     """
     stale = [pod for _, pod in unit.stale_pods]
     newly_failed = {pod.name for pod in stale if has_kept_log(pod)}
-    actions.delete += delete_pods(_superseded_pods(unit, newly_failed))
+    for pod in _superseded_pods(unit, newly_failed):
+        actions.delete += delete_pods([pod], cause=pod_events.failed_again(snapshot.process_name(pod)))
     for pod in stale:
         retained_until = retain_until(unit.attempt, pod)
         if retained_until is not None and retained_until > snapshot.now and not pod_state.is_terminating(pod):
@@ -147,7 +177,8 @@ def _remove_stale_pods(snapshot: JobSnapshot, unit: ProcessUnit, actions: PodAct
             actions.requeue_at.append(snapshot.now)
         else:
             is_orphaned_rank = unit.is_gang and not pod_state.has_terminated(pod)
-            actions.delete += delete_pods([pod], _GANG_GRACE_SECONDS if is_orphaned_rank else None)
+            grace_seconds = _GANG_GRACE_SECONDS if is_orphaned_rank else None
+            actions.delete += delete_pods([pod], grace_seconds, pod_events.superseded(unit, pod))
 
 
 def _superseded_pods(unit: ProcessUnit, newly_failed: Collection[str]) -> list[PodView]:

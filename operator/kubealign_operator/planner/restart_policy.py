@@ -13,6 +13,8 @@ from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.process_units import ProcessUnit
 
+_MAX_NAMED = 3
+
 
 @dataclass(frozen=True)
 class UnitRestart:
@@ -43,12 +45,14 @@ class RestartOutcome:
 
     Args:
         restarts: Restarts counted so far.
+        replacements: Units that restart without a failure of their own, and for no counted restart.
         failure: Reason why the job cannot continue.
     """
 
     units: tuple[ProcessUnit, ...]
     restarts: int
     new_restarts: tuple[UnitRestart, ...] = ()
+    replacements: tuple[UnitRestart, ...] = ()
     failure: FailureReason | None = None
 
 
@@ -65,16 +69,21 @@ def apply_restart_policy(
     """
     result: list[ProcessUnit] = []
     new: list[UnitRestart] = []
+    replacements: list[UnitRestart] = []
     for unit in units:
         crashed = _first_crash(unit)
         if crashed is not None and pod_state.exit_code(crashed[1]) == ExitCode.REPLACED:
             # Its successor owns the run directory: no failure of the job.
+            reason = failure_reasons.termination_reason(crashed[0].name, crashed[1])
+            replacements.append(UnitRestart(unit.name, reason, counted=False))
             result.append(unit.next_attempt())
         elif crashed is not None:
             reason = failure_reasons.termination_reason(crashed[0].name, crashed[1])
             counted = not any(is_exempt(pod) for _, pod in unit.current_pods)
             if counted and restarts >= budget:
-                return RestartOutcome(tuple(units), restarts, tuple(new), _budget_exhausted(reason, budget))
+                return RestartOutcome(
+                    tuple(units), restarts, tuple(new), failure=_budget_exhausted(reason, budget)
+                )
             restarts += counted
             new.append(UnitRestart(unit.name, reason, counted))
             result.append(unit.next_attempt())
@@ -83,10 +92,11 @@ def apply_restart_policy(
         ):
             # A pod was deleted from outside: its successor has another name, and the other ranks of a gang
             # would hang in their collectives forever.
+            replacements.append(UnitRestart(unit.name, _loss_reason(unit), counted=False))
             result.append(unit.next_attempt())
         else:
             result.append(unit)
-    return RestartOutcome(tuple(result), restarts, tuple(new))
+    return RestartOutcome(tuple(result), restarts, tuple(new), tuple(replacements))
 
 
 def retain_until(attempt: int, pod: PodView) -> datetime | None:
@@ -122,6 +132,15 @@ def _has_crashed(unit: ProcessUnit, pod: PodView) -> bool:
 def is_exempt(pod: PodView) -> bool:
     """Return True when the pod's end spends no restart: neither the job nor its author can prevent it."""
     return pod_state.was_disrupted(pod) or pod_state.exit_code(pod) == ExitCode.STORAGE
+
+
+def _loss_reason(unit: ProcessUnit) -> FailureReason:
+    """Return why a unit restarts of which a pod is being deleted, or is gone."""
+    for process, pod in unit.current_pods:
+        if pod_state.is_terminating(pod):
+            return failure_reasons.deletion_reason(process.name, pod)
+    missing = ", ".join(member.process.name for member in unit.missing_members[:_MAX_NAMED])
+    return FailureReason("Ending", f"the pod of {missing} was deleted")
 
 
 def _finish_time(entry: tuple[Process, PodView]) -> float:

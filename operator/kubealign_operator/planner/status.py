@@ -15,9 +15,11 @@ from kubealign_operator.planner.plan import (
     DesiredCondition,
     KubeEventType,
     PlannedEvent,
+    PodDeletion,
     ReconcilePlan,
     desired_condition,
 )
+from kubealign_operator.planner.pod_events import pod_events
 from kubealign_operator.planner.previous_status import condition_of
 from kubealign_operator.planner.snapshot import JobSnapshot
 
@@ -41,16 +43,18 @@ def build_plan(snapshot: JobSnapshot, decision: Decision) -> ReconcilePlan:
             "conditions": _conditions(snapshot, decision),
         }
     )
+    deletions = _unique_deletions(decision)
     requeue_after = min((_seconds_until(at, snapshot.now) for at in decision.requeue_at), default=None)
     return ReconcilePlan(
         status=status_json(status),
         credentials=decision.credentials,
-        delete=_unique_deletions(decision),
+        delete=deletions,
         stop=decision.stop,
         workload_changes=decision.workload_changes,
         create=decision.create,
         delete_job=decision.delete_job,
         events=(*_events(snapshot, decision, message), *decision.events),
+        pod_events=pod_events(decision, deletions),
         requeue_after=requeue_after,
     )
 
@@ -65,7 +69,7 @@ def _seconds_until(at: datetime, now: datetime) -> float:
     return max(0.0, (at - now).total_seconds()) + 0.05
 
 
-def _unique_deletions(decision: Decision) -> tuple[Any, ...]:
+def _unique_deletions(decision: Decision) -> tuple[PodDeletion, ...]:
     """Return the first deletion of each pod: the most forceful one comes first."""
     return tuple(
         {deletion.uid + "/" + deletion.name: deletion for deletion in reversed(decision.delete)}.values()

@@ -58,6 +58,13 @@ class Team:
         listed = self._core.list_namespaced_pod(self.namespace)
         return {pod.metadata.name: pod.status.phase for pod in listed.items}
 
+    def pod_events(self) -> set[tuple[str, str, str, str]]:
+        """Return pod, type, reason and message of each event about a pod, as kubectl lists them."""
+        listed = self._core.list_namespaced_event(self.namespace, field_selector="involvedObject.kind=Pod")
+        return {
+            (event.involved_object.name, event.type, event.reason, event.message) for event in listed.items
+        }
+
     def pod_nodes(self) -> dict[str, str]:
         """Return the nodes of the namespace's scheduled pods: name -> node."""
         listed = self._core.list_namespaced_pod(self.namespace)

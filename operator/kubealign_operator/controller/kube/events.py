@@ -1,4 +1,4 @@
-"""Kubernetes events about jobs: sent in the background, repeated by count, never waited for."""
+"""Kubernetes events about jobs and pods: sent in the background, repeated by count, never waited for."""
 
 import asyncio
 import logging
@@ -13,17 +13,19 @@ from kubealign.backoff import Backoff
 from kubealign.errors import Unavailable
 from kubealign.kube.api import METADATA_ONLY, Json, KubernetesApi
 from kubealign.kube.errors import ApiStatusError
-from kubealign.kube.resources import EVENTS, JOBS
+from kubealign.kube.resources import EVENTS, JOBS, PODS
+from kubealign.labels import EVENT_CONTROLLER
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.names import FIELD_MANAGER
 from kubealign_operator.planner.plan import PlannedEvent
 
 log = logging.getLogger(__name__)
 
-_CONTROLLER = "kubealign.dev/operator"
 _QUERY = {"fieldManager": FIELD_MANAGER}
 _NOTE_BYTES = 1024
 _MAX_UNSENT = 2000
+#: Unsent events beyond which those about pods are dropped: a restart of a large job has one for each pod.
+_MAX_UNSENT_OF_PODS = 1000
 _MAX_SERIES = 2000
 # A repetition within this time increases a count; the API server keeps events for about an hour.
 _SERIES_SECONDS = 600.0
@@ -57,8 +59,11 @@ class EventRecorder:
         self._series: OrderedDict[_EventKey, _EventSeries] = OrderedDict()
 
     def record(self, job: Json, events: tuple[PlannedEvent, ...]) -> None:
-        """Enqueue events about this job."""
+        """Enqueue events about this job and its pods."""
         for event in events:
+            if event.pod is not None and len(self._unsent) >= _MAX_UNSENT_OF_PODS:
+                self._metrics.record_dropped_event()
+                continue
             if len(self._unsent) >= _MAX_UNSENT:
                 self._unsent.popleft()
                 self._metrics.record_dropped_event()
@@ -102,7 +107,8 @@ class EventRecorder:
             series.count += 1
             series.at = time.monotonic()
             return
-        name = f"{metadata['name']}.{uuid.uuid4().hex[:16]}"
+        regarded = metadata["name"] if event.pod is None else event.pod.name
+        name = f"{regarded}.{uuid.uuid4().hex[:16]}"
         body = self._body(job, event, name, now)
         await self._api.create(
             EVENTS.collection_path(metadata["namespace"]), body, _QUERY, accept=METADATA_ONLY
@@ -113,25 +119,34 @@ class EventRecorder:
 
     def _body(self, job: Json, event: PlannedEvent, name: str, now: str) -> dict[str, Any]:
         metadata = job["metadata"]
+        about_job = {
+            "apiVersion": job.get("apiVersion") or "kubealign.dev/v1alpha1",
+            "kind": JOBS.kind,
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+        }
+        about_pod = event.pod and {
+            "apiVersion": "v1",
+            "kind": PODS.kind,
+            "namespace": metadata["namespace"],
+            "name": event.pod.name,
+            "uid": event.pod.uid,
+        }
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": metadata["namespace"]},
             "eventTime": now,
-            "reportingController": _CONTROLLER,
+            "reportingController": EVENT_CONTROLLER,
             "reportingInstance": self._instance[:128],
             "action": "Reconcile",
             "type": str(event.type),
             "reason": event.reason,
             "note": _truncate(event.message),
-            "regarding": {
-                "apiVersion": job.get("apiVersion") or "kubealign.dev/v1alpha1",
-                "kind": JOBS.kind,
-                "namespace": metadata["namespace"],
-                "name": metadata["name"],
-                "uid": metadata["uid"],
-                "resourceVersion": metadata["resourceVersion"],
-            },
+            "regarding": about_pod or about_job,
+            **({"related": about_job} if about_pod else {}),
         }
 
 

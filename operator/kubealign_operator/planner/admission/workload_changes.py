@@ -8,7 +8,7 @@ from kubealign.process_settings import Role
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.kueue_view import WorkloadView
 from kubealign_operator.manifests.workload import digest_of
-from kubealign_operator.planner import start_order
+from kubealign_operator.planner import pod_events, start_order
 from kubealign_operator.planner.admission.job_admission import JobAdmission, is_admitted, own_workloads
 from kubealign_operator.planner.admission.workload_status import (
     FINISHED,
@@ -122,7 +122,7 @@ def _maintain_worker(
         return
     actions.unadmitted.add(unit.name)
     pods = [pod for _, pod in (*unit.current_pods, *unit.stale_pods)]
-    actions.delete_pods += delete_pods(pods)
+    actions.delete_pods += delete_pods(pods, cause=pod_events.unadmitted(unit.name))
     if any(not pod_state.is_leftover(pod) for pod in pods):
         return
     if view is None:

@@ -99,6 +99,7 @@ def _plan_refusal(snapshot: JobSnapshot, phase: JobPhase, refusal: str) -> Decis
         decision.message,
         status_changes=changes,
         delete=decision.delete,
+        pod_events=decision.pod_events,
         stop=decision.stop,
         workload_changes=decision.workload_changes,
         delete_job=decision.delete_job,

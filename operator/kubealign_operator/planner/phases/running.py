@@ -51,11 +51,10 @@ from kubealign_operator.planner.plan import (
     SUSPENDED,
     Decision,
     DesiredCondition,
-    KubeEventType,
-    PlannedEvent,
     desired_condition,
 )
 from kubealign_operator.planner.pod_actions import PodActions, plan_pod_actions
+from kubealign_operator.planner.pod_events import restart_causes
 from kubealign_operator.planner.previous_status import condition_of
 from kubealign_operator.planner.process_units import ProcessUnit
 from kubealign_operator.planner.readiness import (
@@ -143,7 +142,8 @@ def plan_active(
         # The label of its queue has been removed from the job.
         workloads.changes += delete_workloads(snapshot)
     startable = start_order.startable_units(outcome.units, prepared, running) - workloads.unadmitted
-    actions = plan_pod_actions(snapshot, outcome.units, startable)
+    causes = restart_causes(outcome, lifecycle.max_restarts)
+    actions = plan_pod_actions(snapshot, outcome.units, startable, causes)
     pods, flavor_problem = _build_pods(context, admission, actions)
     problem = (
         refused_object_reason(snapshot)
@@ -184,15 +184,9 @@ def plan_active(
         events=(
             *credentials.events,
             *document.events,
-            *(
-                PlannedEvent(
-                    KubeEventType.WARNING,
-                    "Restarted",
-                    restart.describe(outcome.restarts, lifecycle.max_restarts),
-                )
-                for restart in outcome.new_restarts
-            ),
+            *(causes[restart.unit] for restart in outcome.new_restarts),
         ),
+        pod_events=tuple(actions.events),
         requeue_at=(
             *actions.requeue_at,
             *deadline_times(snapshot, job, clocks),

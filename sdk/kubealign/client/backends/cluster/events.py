@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kubealign.client.records import JobEvent, JobRecord
+from kubealign.labels import EVENT_CONTROLLER
 from kubealign.process_settings import Role
 from kubealign.role_specs import ROLE_SPECS
 from kubealign.roles import roles
@@ -39,13 +40,15 @@ def to_job_events(items: Iterable[Json], job: JobRecord) -> list[JobEvent]:
 def select_pod_events(items: Iterable[Json], job: JobRecord) -> list[Json]:
     """Return the events of pods that belong or belonged to the job.
 
-    Pods are matched by name, because a deleted pod has no labels to query.
+    Pods are matched by name, because a deleted pod has no labels to query. Events of the operator are left
+    out: an event of the job says the same once for all pods.
     """
     processes = _process_names(job)
     return [
         item
         for item in items
-        if _process_of_pod(str((item.get("regarding") or {}).get("name") or ""), job.name, processes)
+        if item.get("reportingController") != EVENT_CONTROLLER
+        and _process_of_pod(str((item.get("regarding") or {}).get("name") or ""), job.name, processes)
     ]
 
 

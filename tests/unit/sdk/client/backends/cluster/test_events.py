@@ -62,3 +62,8 @@ def test_events_are_ordered_counted_and_limited_to_this_job() -> None:
         ("nats: it was", 1, "Normal"),
         ("driver: it was", 3, "Warning"),
     ]
+
+
+def test_the_operators_events_about_pods_are_left_out() -> None:
+    items = [event("one-driver-0", "01", reportingController="kubealign.dev/operator")]
+    assert select_pod_events(items, JOB) == []
