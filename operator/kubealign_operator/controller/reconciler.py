@@ -128,7 +128,7 @@ class Reconciler:
         }
         objects = await self._state.owned_objects.existing(key, tracked)
         pods = self._state.pods.of_job(key)
-        if tracked.phase in ACTIVE_PHASES and _has_driver_finished(pods, tracked.uid):
+        if tracked.phase in ACTIVE_PHASES and has_driver_finished(pods, tracked.uid):
             await self._state.progress.refresh(key, tracked.uid)
         return ObservedState(
             job=tracked.document(),
@@ -157,7 +157,7 @@ class Reconciler:
         self._queue.retry(key, at_least)
 
 
-def _has_driver_finished(pods: Iterable[PodView], uid: str) -> bool:
+def has_driver_finished(pods: Iterable[PodView], uid: str) -> bool:
     """Return True when the newest driver of a job has finished: an earlier one may be kept for its log."""
     drivers = [pod for pod in pods if pod.owner_uid == uid and pod.labels.get(PROCESS_LABEL) == DRIVER]
     return bool(drivers) and max(drivers, key=attempt_of).phase in ("Succeeded", "Failed")
