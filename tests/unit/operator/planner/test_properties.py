@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +22,7 @@ from kubealign_operator.kube_views.observed_job import (
     VolumePath,
 )
 from kubealign_operator.kube_views.pod_view import pod_view
+from kubealign_operator.planner.kept_pods import has_kept_log
 from kubealign_operator.planner.plan import ReconcilePlan
 from kubealign_operator.planner.planner import plan_reconcile
 from kubealign_operator.planner.validation import InvalidJob, parse_job
@@ -333,7 +335,7 @@ def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
     created = [item["metadata"]["name"] for item in rendered.create if item["kind"] == "Pod"]
     assert not set(created) & {pod.name for pod in observed.pods}
     assert len(created) == len(set(created))
-    ended = [pod for pod in observed.pods if pod_state.is_leftover(pod)]
+    ended = [pod for pod in observed.pods if pod_state.is_leftover(pod) or has_kept_log(pod)]
     live = {
         pod.labels.get("kubealign.dev/process")
         for pod in observed.pods
@@ -437,9 +439,16 @@ class _Story:
         alive_pods = [
             pod["metadata"]["labels"]["kubealign.dev/process"]
             for pod in cluster.pods.values()
-            if not pod_state.is_leftover(pod_view(pod))
+            if not (pod_state.is_leftover(pod_view(pod)) or has_kept_log(pod_view(pod)))
         ]
         assert len(alive_pods) == len(set(alive_pods)), "two pods of one process may run"
+        failed = Counter(
+            pod["metadata"]["labels"]["kubealign.dev/process"]
+            for pod in cluster.pods.values()
+            if has_kept_log(pod_view(pod))
+        )
+        # Of a finished job the last pod of a process may have failed too.
+        assert all(count <= 2 for count in failed.values()), "more than the last failed pod is kept"
 
 
 _HAPPENINGS = (
