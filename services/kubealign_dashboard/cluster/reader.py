@@ -100,6 +100,7 @@ class CacheReader:
         role: str | None = None,
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> AsyncIterator[LogLine]:
         _forbid()
 
