@@ -47,11 +47,13 @@ def _sanitize(status: AlignmentJobStatus) -> AlignmentJobStatus:
     changed["attempts"] = {
         name: count for name, value in attempts.items() if (count := _count(value))
     } or None
-    changed["conditions"] = [
-        condition.model_copy(update={"last_transition_time": at})
-        for condition in status.conditions or []
+    # The API server keeps one condition of each type.
+    conditions = {
+        condition.type: condition.model_copy(update={"last_transition_time": at})
+        for condition in reversed(status.conditions or [])
         if (at := timestamp(condition.last_transition_time)) is not None
-    ] or None
+    }
+    changed["conditions"] = [*reversed(conditions.values())] or None
     changed["credentials"] = _credentials(status.credentials)
     document = status.document
     is_usable = document is not None and 0 < document.generation < _MAX_COUNT
