@@ -121,7 +121,10 @@ class CsiVolume(SpecModel):
 
 
 class ImageVolume(SpecModel):
-    """The files of an OCI image or artefact, read-only, for instance a model. Kubernetes 1.33 or newer."""
+    """The files of an OCI image or artefact, read-only, for instance a model.
+
+    Kubernetes 1.35 or newer; 1.33 and 1.34 drop the volume unless their feature gate ImageVolume is on.
+    """
 
     reference: ImageName = Field(description="Image with its registry, and a tag or digest.")
     pull_policy: PullPolicy | None = Field(
