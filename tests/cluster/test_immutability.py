@@ -187,5 +187,7 @@ def test_a_job_without_a_rollout_section_can_be_scaled(
 
 def test_a_job_without_workers_is_not_scaled(control_plane: ControlPlane, door: Door, namespace: str) -> None:
     door.create(whole_job("sft"))
-    with pytest.raises(KubectlFailed, match=r"spec\.rollout: Invalid value: sft does not sample"):
+    with pytest.raises(
+        KubectlFailed, match=r"spec\.rollout: Invalid value: (\"object\": )?sft does not sample"
+    ):
         control_plane.kubectl("scale", "aj/sft", "--replicas=3", "-n", namespace)

@@ -16,7 +16,11 @@ _SECONDS = 60
 
 
 class Refused(Exception):
-    """The API server rejected a request; the text is its message."""
+    """The API server rejected a request; the text is its message, as Kubernetes 1.35 words it."""
+
+    def __init__(self, message: str) -> None:
+        # Before, the message of a rule named the type of the value too.
+        super().__init__(message.replace('Invalid value: "object": ', "Invalid value: "))
 
 
 def define(control_plane: ControlPlane) -> None:
