@@ -15,12 +15,21 @@ Job = dict[str, Any]
 _SECONDS = 60
 
 
+#: Types of values that older versions name in their messages: until 1.34 those of rules, until 1.33 those of
+#: duplicates.
+_OLDER_WORDING = {
+    'Invalid value: "object": ': "Invalid value: ",
+    "Duplicate value: map[string]interface {}": "Duplicate value: ",
+}
+
+
 class Refused(Exception):
     """The API server rejected a request; the text is its message, as Kubernetes 1.35 words it."""
 
     def __init__(self, message: str) -> None:
-        # Before, the message of a rule named the type of the value too.
-        super().__init__(message.replace('Invalid value: "object": ', "Invalid value: "))
+        for older, now in _OLDER_WORDING.items():
+            message = message.replace(older, now)
+        super().__init__(message)
 
 
 def define(control_plane: ControlPlane) -> None:
