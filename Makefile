@@ -28,10 +28,9 @@ INTEGRATION := $(TIER) integration $(PARALLEL) $(SELECTION) tests/integration
 # The real node's tests run in one process, beside those of the simulated nodes.
 CLUSTER := $(TIER) cluster $(PARALLEL) $(SELECTION) tests/cluster
 
-# What depends on the version of Kubernetes: the definition and its rules, the operator, the chart, Kueue.
+# What depends on the version of Kubernetes: the definition and its rules, the pods, the operator.
 OLDER_KUBERNETES := kubernetes-1.33 kubernetes-1.34
-API_TESTS := $(addprefix tests/cluster/,test_harness.py test_admission.py test_immutability.py test_gpu_nodes.py test_controller.py \
-	test_controller_life.py test_client.py platform/test_on_api.py kueue)
+API_TESTS := $(addprefix tests/cluster/test_,harness.py admission.py immutability.py gpu_nodes.py controller.py controller_life.py)
 
 # One thread per test: these models are too small for more.
 LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 $(SELECTION) tests/learning
