@@ -8,8 +8,8 @@ import pytest
 
 from kubealign.labels import CREDENTIALS_LABEL
 from kubealign_operator.kube_views.observed_job import DependencyView
-from kubealign_operator.planner.plan import ReconcilePlan
 from support.rendering.cluster import Cluster
+from support.rendering.crashing_cluster import CrashingCluster, OperatorCrash
 from support.rendering.jobs import PLATFORM, ppo, sft, two_ranks
 
 _DAY = 86_400
@@ -263,40 +263,11 @@ def test_a_renewal_does_not_wait_for_an_ended_pod_that_a_finalizer_keeps() -> No
     assert {"two-ranks-trainer-0-0", "two-ranks-trainer-0-1"} <= set(cluster.pods)
 
 
-class _Crash(Exception):
-    """The operator ended between two writes."""
-
-
-class _CrashingCluster(Cluster):
-    """A cluster whose operator ends after a number of writes."""
-
-    def step_until(self, writes: int) -> ReconcilePlan:
-        """Plan once, and execute only the first writes in the executor's order."""
-        plan = self.rendered()
-        pods = [item for item in plan.create if item["kind"] == "Pod"]
-        objects = [item for item in plan.create if item["kind"] != "Pod"]
-        credentials = [] if plan.credentials is None else [plan.credentials]
-        actions = [
-            *([lambda: self.job.update(status=plan.status)] if plan.status != self.job.get("status") else []),
-            *(lambda need=need: self.objects.add(("Secret", need.name)) for need in credentials),
-            *(
-                lambda item=item: self._delete(item.name, item.uid, item.grace_seconds)
-                for item in plan.delete
-            ),
-            *(lambda item=item: self._create(item) for item in (*objects, *pods)),
-        ]
-        for index, action in enumerate(actions):
-            if index == writes:
-                raise _Crash
-            action()
-        return plan
-
-
 @pytest.mark.parametrize("trigger", ["request", "time", "resume"])
 @pytest.mark.parametrize("writes", range(4))
 def test_an_operator_may_end_between_any_two_writes(trigger: str, writes: int) -> None:
     """Check that every reconcile may be cut off after `writes` writes and the job still gets generation 2."""
-    cluster = _CrashingCluster(two_ranks(lifecycle={"maxRestarts": 0}))
+    cluster = CrashingCluster(two_ranks(lifecycle={"maxRestarts": 0}))
     cluster.start()
     if trigger == "request":
         _request(cluster, "a")
@@ -307,7 +278,7 @@ def test_an_operator_may_end_between_any_two_writes(trigger: str, writes: int) -
         _finish_suspension(cluster)
         cluster.job["spec"]["suspend"] = False
     for _ in range(8):
-        with suppress(_Crash):
+        with suppress(OperatorCrash):
             cluster.step_until(writes)
         cluster.step()
         mounted = _mounted(cluster)

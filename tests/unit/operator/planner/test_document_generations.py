@@ -12,8 +12,8 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import MUTABLE_BETWEEN_RUNS, MUTABLE_DOCUMENT_FIELDS
 from kubealign_operator.planner import document
 from kubealign_operator.planner.document import document_digest
-from kubealign_operator.planner.plan import ReconcilePlan
 from support.rendering.cluster import Cluster
+from support.rendering.crashing_cluster import CrashingCluster, OperatorCrash
 from support.rendering.jobs import PLATFORM, QUEUE, Json, sft, shared_workers
 
 #: A value of every field that the processes read and that may change, other than its default.
@@ -332,47 +332,18 @@ def test_pods_run_on_while_the_document_is_refused() -> None:
     assert (cluster.phase, _mounted(cluster)) == ("Running", {"shared-document-2"})
 
 
-class _Crash(Exception):
-    """The operator ended between two writes."""
-
-
-class _CrashingCluster(Cluster):
-    """A cluster whose operator ends after a number of writes."""
-
-    def step_until(self, writes: int) -> ReconcilePlan:
-        """Plan once, and execute only the first writes in the executor's order."""
-        plan = self.rendered()
-        pods = [item for item in plan.create if item["kind"] == "Pod"]
-        objects = [item for item in plan.create if item["kind"] != "Pod"]
-        credentials = [] if plan.credentials is None else [plan.credentials]
-        actions = [
-            *([lambda: self.job.update(status=plan.status)] if plan.status != self.job.get("status") else []),
-            *(lambda need=need: self.objects.add(("Secret", need.name)) for need in credentials),
-            *(
-                lambda item=item: self._delete(item.name, item.uid, item.grace_seconds)
-                for item in plan.delete
-            ),
-            *(lambda item=item: self._create(item) for item in (*objects, *pods)),
-        ]
-        for index, action in enumerate(actions):
-            if index == writes:
-                raise _Crash
-            action()
-        return plan
-
-
 @pytest.mark.parametrize("short", [False, True], ids=["suspended", "short"])
 @pytest.mark.parametrize("writes", range(5))
 def test_an_operator_may_end_between_any_two_writes(short: bool, writes: int) -> None:
     """Check that every reconcile may be cut off after `writes` writes and the job still gets document 2."""
-    cluster = _CrashingCluster(_job())
+    cluster = CrashingCluster(_job())
     _running(cluster)
     if not short:
         _suspend(cluster)
     _set(cluster, "spec.checkpoint.everySteps", 7)
     _set(cluster, "spec.suspend", False)
     for _ in range(8):
-        with suppress(_Crash):
+        with suppress(OperatorCrash):
             cluster.step_until(writes)
         cluster.step()
         mounted = _mounted(cluster)
