@@ -190,7 +190,7 @@ def _superseded_pods(unit: ProcessUnit, newly_failed: Collection[str]) -> list[P
     superseded: list[PodView] = []
     for member in unit.members:
         has_newer = member.pod is not None and member.pod.name in newly_failed
-        superseded += member.kept if has_newer else member.kept[:-1]
+        superseded += member.kept_pods if has_newer else member.kept_pods[:-1]
     return superseded
 
 

@@ -21,20 +21,20 @@ class UnitMember:
         pod: The newest pod that may still run or has just ended; None: there is none.
         leftovers: Deleted pods of earlier attempts that only finalizers keep.
         duplicates: Older pods that may still run.
-        kept: Failed pods of earlier attempts that are kept for their logs, oldest first.
+        kept_pods: Failed pods of earlier attempts that are kept for their logs, oldest first.
     """
 
     process: Process
     pod: PodView | None = None
     leftovers: tuple[PodView, ...] = ()
     duplicates: tuple[PodView, ...] = ()
-    kept: tuple[PodView, ...] = ()
+    kept_pods: tuple[PodView, ...] = ()
 
     @property
     def first_attempt(self) -> int:
         """The first attempt that the process's pods allow: that of its pod, or one above an ended one."""
         current = [] if self.pod is None else [pod_state.attempt_of(self.pod)]
-        ended = (*self.leftovers, *self.kept)
+        ended = (*self.leftovers, *self.kept_pods)
         return max([0, *current, *(pod_state.attempt_of(pod) + 1 for pod in ended)])
 
 
@@ -128,7 +128,7 @@ def build_units(
     processes: Sequence[Process],
     pods: Iterable[PodView],
     attempts: Mapping[str, int],
-    kept: frozenset[str] = frozenset(),
+    kept_names: frozenset[str] = frozenset(),
 ) -> tuple[ProcessUnit, ...]:
     """Group the processes into units, in the order of the processes.
 
@@ -137,7 +137,7 @@ def build_units(
 
     Args:
         attempts: Number of restarts by unit name; an absent unit counts as 0.
-        kept: Names of the failed pods that are kept for their logs only.
+        kept_names: Names of the failed pods that are kept for their logs only.
     """
     by_process: defaultdict[str, list[PodView]] = defaultdict(list)
     for pod in pods:
@@ -145,7 +145,7 @@ def build_units(
             by_process[pod.labels.get(names.PROCESS_LABEL, "")].append(pod)
     grouped: dict[str, list[UnitMember]] = {}
     for process in processes:
-        grouped.setdefault(process.unit, []).append(_member(process, by_process[process.name], kept))
+        grouped.setdefault(process.unit, []).append(_member(process, by_process[process.name], kept_names))
     return tuple(
         ProcessUnit(
             job,
@@ -162,9 +162,9 @@ def belongs_to(pod: PodView, uid: str) -> bool:
     return bool(uid) and pod.owner_uid == uid
 
 
-def _member(process: Process, pods: Sequence[PodView], kept: frozenset[str]) -> UnitMember:
+def _member(process: Process, pods: Sequence[PodView], kept_names: frozenset[str]) -> UnitMember:
     ordered = sorted(pods, key=lambda pod: (pod_state.attempt_of(pod), pod.name))
     leftovers = tuple(pod for pod in pods if pod_state.is_leftover(pod))
-    own_kept = tuple(pod for pod in ordered if pod.name in kept)
-    others = [pod for pod in ordered if pod.name not in kept and not pod_state.is_leftover(pod)]
-    return UnitMember(process, others[-1] if others else None, leftovers, tuple(others[:-1]), own_kept)
+    kept_pods = tuple(pod for pod in ordered if pod.name in kept_names)
+    others = [pod for pod in ordered if pod.name not in kept_names and not pod_state.is_leftover(pod)]
+    return UnitMember(process, others[-1] if others else None, leftovers, tuple(others[:-1]), kept_pods)

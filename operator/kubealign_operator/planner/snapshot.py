@@ -138,8 +138,8 @@ def take_snapshot(
     others = [process for process in processes if process.role is not Role.NATS]
     pods = tuple(pod for pod in observed.pods if belongs_to(pod, uid))
     previous_status = parse_previous_status(get_path(observed.job, "status"))
-    kept = kept_pods((names.bus(), *others), pods, previous_status.attempts or {}, now)
-    counted = [pod for pod in pods if pod.name not in kept]
+    kept_names = kept_pods((names.bus(), *others), pods, previous_status.attempts or {}, now)
+    counted = [pod for pod in pods if pod.name not in kept_names]
     return JobSnapshot(
         name=text(metadata.get("name")),
         namespace=text(metadata.get("namespace")) or "default",
@@ -150,7 +150,7 @@ def take_snapshot(
         now=now.astimezone(UTC),
         processes=(names.bus(), *arrange_pods(others, counted, pod_size)),
         pods=pods,
-        kept_pods=kept,
+        kept_pods=kept_names,
         observed=observed,
         platform=platform,
     )

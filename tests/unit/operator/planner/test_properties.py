@@ -447,7 +447,7 @@ class _Story:
             for pod in cluster.pods.values()
             if has_kept_log(pod_view(pod))
         )
-        # Of a finished job the last pod of a process may have failed too.
+        # The last pod of a process of a finished job may have failed too.
         assert all(count <= 2 for count in failed.values()), "more than the last failed pod is kept"
 
 
