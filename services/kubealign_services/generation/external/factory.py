@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
-from transformers import initialization as transformers_initialization
 
 from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
@@ -85,9 +84,6 @@ def read_model_info(folder: Path) -> ModelInfo:
 
 
 def _model_without_memory(config: Any) -> Any:
-    with transformers_initialization.no_init_weights(), torch.device("meta"):
-        make: Callable[..., Any] = AutoModelForCausalLM.from_config
-        model = make(config)
-    # A model that is built without initial values is built without its ties too.
-    model.tie_weights()
-    return model
+    auto: Any = AutoModelForCausalLM
+    with torch.device("meta"):
+        return auto.from_config(config)

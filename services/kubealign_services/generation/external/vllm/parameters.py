@@ -27,12 +27,7 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu
         raise ValueError(
             "rollout.engine.vllm.betweenPhases is Freed, which vLLM cannot do on a CPU: set it to Resident"
         )
-    cpu_arguments: dict[str, Any] = {
-        "enforce_eager": True,
-        "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(context, _CPU_BATCHED_TOKENS),
-    }
-    return {
+    arguments: dict[str, Any] = {
         "model": str(folder),
         "tokenizer": str(folder),
         "load_format": "dummy",
@@ -49,8 +44,14 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": WORKER_EXTENSION,
         "disable_log_stats": True,
-        **(cpu_arguments if on_cpu else {}),
     }
+    if on_cpu:
+        arguments |= {
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(context, _CPU_BATCHED_TOKENS),
+        }
+    return arguments
 
 
 def sampling_arguments(sampling: SamplingParameters, seed: int, end_tokens: list[int]) -> dict[str, Any]:

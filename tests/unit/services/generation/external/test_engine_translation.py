@@ -75,9 +75,9 @@ def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
     )
     module, _, name = arguments["worker_extension_cls"].rpartition(".")
     # The module itself imports vLLM, which is not installed here.
-    found = find_spec(module)
-    assert found is not None and found.origin is not None
-    assert f"class {name}:" in Path(found.origin).read_text()
+    module_spec = find_spec(module)
+    assert module_spec is not None and module_spec.origin is not None
+    assert f"class {name}:" in Path(module_spec.origin).read_text()
     assert "enforce_eager" not in arguments
 
 
