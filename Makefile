@@ -69,6 +69,13 @@ $(VENV)/.triton: $(RUN)/uv requirements/triton.txt
 	$(RUN)/uv pip install --python $(VENV)/triton/bin/python --quiet --require-hashes -r requirements/triton.txt
 	@touch $@
 
+# vLLM conflicts with the other roles' versions. Its lock is complete, and is installed without vLLM's own pins.
+$(VENV)/.vllm: $(RUN)/uv requirements/vllm.txt requirements/vllm_test.txt pyproject.toml
+	$(RUN)/uv venv --quiet --clear --python $(RUN)/python $(VENV)/vllm
+	$(RUN)/uv pip install --python $(VENV)/vllm/bin/python --quiet --no-deps --require-hashes -r requirements/vllm.txt -r requirements/vllm_test.txt
+	$(RUN)/uv pip install --python $(VENV)/vllm/bin/python --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
 # Trackers whose libraries conflict with the driver's run in an environment of their own.
 $(VENV)/.trackers: $(RUN)/uv requirements/trackers.txt
 	$(RUN)/uv venv --quiet --clear --python $(RUN)/python $(VENV)/trackers
@@ -99,7 +106,7 @@ gsm8k: $(VENV)/.services ## Run every algorithm on real text (DATA=folder with t
 # The type checker uses one core and the unit tests the other. The tools of the cluster tests are built at low priority
 # from the start, the S3 server of the integration tests first; the learning tests run at low priority during the
 # cluster tests, and their output comes after that of the cluster tests.
-test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.trackers $(VENV)/.pretrained ## Run what CI runs: lint, unit, integration, learning and cluster tests
+test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.vllm $(VENV)/.trackers $(VENV)/.pretrained ## Run what CI runs: lint, unit, integration, learning and cluster tests
 	nice -n 10 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit \
 	&& $(MAKE) --no-print-directory storage-tools && $(INTEGRATION); tested=$$?; \
@@ -125,7 +132,7 @@ test-fast: $(VENV)/.dev $(VENV)/.pretrained ## Run lint, the unit tests that are
 test-unit: $(VENV)/.dev $(VENV)/.pretrained ## Run the tests of pure logic
 	$(UNIT) $(UNIT_OPTIONS)
 
-test-integration: $(VENV)/.dev $(VENV)/.triton $(VENV)/.trackers $(VENV)/.pretrained storage-tools ## Run the tests with real NATS, Redis, gRPC and processes
+test-integration: $(VENV)/.dev $(VENV)/.triton $(VENV)/.vllm $(VENV)/.trackers $(VENV)/.pretrained storage-tools ## Run the tests with real NATS, Redis, gRPC and processes
 	$(INTEGRATION)
 
 test-gpu: $(VENV)/.dev ## Run the tests that need a GPU, with their measurements; without a GPU they are skipped
@@ -228,6 +235,8 @@ lock: $(RUN)/uv ## Update the lock files of all dependencies
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
 	$(RUN)/uv pip compile requirements/nats.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/nats.txt
 	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services requirements/vllm.in requirements/build.in --override requirements/vllm_overrides.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm.txt
+	$(RUN)/uv pip compile requirements/vllm_test.in -c requirements/vllm.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm_test.txt
 	$(RUN)/uv pip compile requirements/trackers.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trackers.txt
 	$(RUN)/uv pip compile requirements/trl_ppo.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trl_ppo.txt
 	$(RUN)/uv pip compile requirements/pretrained.in --no-deps --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/pretrained.txt
