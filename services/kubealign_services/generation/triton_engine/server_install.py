@@ -3,16 +3,15 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubealign.process_settings import TlsFiles
 from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.python_environments import environment_folder, environment_variable
 
-#: Names the folder of the server's own environment. Default: `triton` within this environment.
-ENVIRONMENT_VARIABLE = "KUBEALIGN_TRITON"
+_ENVIRONMENT = "triton"
 _PROBE_TIMEOUT_SECONDS = 60
 
 _PROBE_SCRIPT = """
@@ -43,12 +42,12 @@ class TritonInstallation:
 
         Raises PermanentFailure, which names what is missing and how to install it.
         """
-        folder = Path(environment.get(ENVIRONMENT_VARIABLE) or Path(sys.prefix) / "triton")
+        folder = environment_folder(_ENVIRONMENT, environment)
         python = folder / "bin" / "python"
         if not python.exists():
             raise PermanentFailure(
                 f"rollout.engine.triton: no Triton server environment at {folder}: create it as "
-                f"docs/engines.md describes, or name one in {ENVIRONMENT_VARIABLE}"
+                f"docs/engines.md describes, or name one in {environment_variable(_ENVIRONMENT)}"
             )
         probe = subprocess.run(
             [python, "-I", "-c", _PROBE_SCRIPT],

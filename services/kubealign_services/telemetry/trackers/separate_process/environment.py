@@ -1,14 +1,13 @@
 """Locates the Python environment of the trackers that run in a process of their own."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from kubealign_services.runtime.python_environments import environment_folder, environment_variable
 from kubealign_services.telemetry.trackers.contract import TrackerNotInstalled
 
-#: Names the folder of the trackers' environment. Default: `trackers` within this environment.
-ENVIRONMENT_VARIABLE = "KUBEALIGN_TRACKERS"
+_ENVIRONMENT = "trackers"
 
 
 def find_tracker_python(name: str, library: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -20,11 +19,11 @@ def find_tracker_python(name: str, library: str, environment: Mapping[str, str] 
         name: Name of the tracker in the spec, for the message.
         library: Import name of the library.
     """
-    folder = Path(environment.get(ENVIRONMENT_VARIABLE) or Path(sys.prefix) / "trackers")
+    folder = environment_folder(_ENVIRONMENT, environment)
     python = folder / "bin" / "python"
     if not python.exists() or not any(folder.glob(f"lib/python*/site-packages/{library}/__init__.py")):
         raise TrackerNotInstalled(
             f"spec.trackers, {name}: {library} is not installed in {folder}: create this environment as "
-            f"docs/trackers.md describes, or name one in {ENVIRONMENT_VARIABLE}"
+            f"docs/trackers.md describes, or name one in {environment_variable(_ENVIRONMENT)}"
         )
     return python
