@@ -8,11 +8,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.process_settings import ProcessSettings
+from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import InFlightPolicy, Rollout
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.generation.contract import Generator
 from kubealign_services.messaging.contract import Bus
+from kubealign_services.roles.rollout.engine_environment import enter_engine_environment
 from kubealign_services.roles.rollout.engine_factory import open_generator
 from kubealign_services.roles.rollout.servicer import RolloutServicer
 from kubealign_services.roles.rollout.tensor_parallel import make_shard_selector, run_follower
@@ -35,6 +38,8 @@ from kubealign_services.telemetry.rates import Rate
 from kubealign_services.weights.receive.receiver_factory import open_receiver
 from kubealign_services.weights.receive.recovery import recover_weights
 from kubealign_services.weights.receive.refit_worker import RefitWorker
+
+_MODULE = "kubealign_services.roles.rollout.main"
 
 #: Opens the worker's engine, like `open_generator`.
 OpenEngine = Callable[[ProcessContext, Engine, Path], AbstractAsyncContextManager[Generator]]
@@ -146,7 +151,12 @@ async def _serve_or_follow(context: ProcessContext) -> None:
 
 
 def main(argv: list[str]) -> int:
-    return run_role(_serve_or_follow, argv)
+    def enter_environment(settings: ProcessSettings, job: AlignmentJob) -> None:
+        rollout = job.spec.effective_rollout
+        if rollout is not None:
+            enter_engine_environment(rollout.engine, _MODULE, argv[1], settings.threads)
+
+    return run_role(_serve_or_follow, argv, before_start=enter_environment)
 
 
 if __name__ == "__main__":

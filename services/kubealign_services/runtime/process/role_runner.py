@@ -47,17 +47,25 @@ RoleMain = Callable[[ProcessContext], Awaitable[None]]
 CRASHED = 1
 
 
-def run_role(main: RoleMain, argv: Sequence[str]) -> int:
+def run_role(
+    main: RoleMain,
+    argv: Sequence[str],
+    before_start: Callable[[ProcessSettings, AlignmentJob], None] = lambda settings, job: None,
+) -> int:
     """Run `main` with the settings in the file argv[1]; return the exit code, an Exit or CRASHED.
 
     SIGTERM and SIGINT set `context.stop`; from then on `main` has the job's grace period. A second signal
     exits the process at once. A PermanentFailure is written to the termination message.
+
+    Args:
+        before_start: Called before anything of the process is set up; it may replace the process.
     """
     try:
         settings, job = _load_settings(argv)
     except (OSError, ValidationError, ValueError) as error:
         sys.stderr.write(f"{argv[0] if argv else 'a role process'}: {error}\n")
         return ExitCode.PERMANENT
+    before_start(settings, job)
     set_up_logs(job.name, settings.role, settings.name, sys.stdout)
     last_error = LastError()
     logging.getLogger().addHandler(last_error)
