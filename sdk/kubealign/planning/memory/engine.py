@@ -132,14 +132,16 @@ def _external_engine(
 ) -> EngineMemoryEstimate:
     """Return the memory of an engine that gives the remaining memory to its KV cache.
 
-    vLLM: the remainder of its share of the memory; TensorRT-LLM: a share of the free memory. The result of
-    interest is the number of sequences that fit.
+    vLLM: the stated size, or the remainder of its share of the memory; TensorRT-LLM: a share of the free
+    memory. The result of interest is the number of sequences that fit.
     """
     tensor, pipeline = engine.tensor_parallel, engine.pipeline_parallel
     weights = _weight_bytes(shape, engine.effective_precision, tensor, pipeline)
     working = forward_working_bytes(shape, 8192, engine.effective_precision, has_vocabulary=False) // tensor
     fixed = CUDA_CONTEXT_BYTES + weights + working
-    if isinstance(engine, VllmEngineSpec):
+    if isinstance(engine, VllmEngineSpec) and engine.cache_gib is not None:
+        left = int(engine.cache_gib * 2**30)
+    elif isinstance(engine, VllmEngineSpec):
         left = int(machine.memory * engine.memory_share) - fixed
     else:
         left = int((machine.memory - fixed) * engine.cache_share)

@@ -124,6 +124,12 @@ class VllmEngineSpec(EngineFields):
     memory_share: MemoryFraction = Field(
         0.85, description="Fraction of the accelerator's memory that the engine may use in total."
     )
+    cache_gib: float | None = Field(
+        None,
+        gt=0,
+        description="Size of the KV cache in GiB, whatever memoryShare says; null: the rest of memoryShare, "
+        "and 4 on a CPU, where memoryShare does not apply.",
+    )
     between_phases: IdleMemoryPolicy = Field(
         IdleMemoryPolicy.RESIDENT, description="Memory kept while another process uses the accelerator."
     )

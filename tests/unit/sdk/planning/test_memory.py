@@ -228,6 +228,9 @@ def test_external_engines_use_the_remaining_memory() -> None:
     vllm = engine_memory(SHAPE, Engine(vllm=VllmEngineSpec(memory_share=0.9)), SamplingSpec(), WORK, machine)
     assert vllm.peak.total == int(0.9 * 2 * CUDA_CONTEXT_BYTES)
     assert vllm.sequences == 256
+    each = cache_bytes(SHAPE, WORK.sequence, FP32)
+    stated = Engine(vllm=VllmEngineSpec(memory_share=0.9, cache_gib=2.5 * each / 2**30))
+    assert engine_memory(SHAPE, stated, SamplingSpec(), WORK, machine).sequences == 2
     tight = Machine(memory=CUDA_CONTEXT_BYTES + 2 * parameter_counts.total(SHAPE))
     none = engine_memory(SHAPE, Engine(tensorrt_llm=TensorRTLLMEngineSpec()), SamplingSpec(), WORK, tight)
     assert none.sequences == 0

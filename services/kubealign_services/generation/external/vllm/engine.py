@@ -1,6 +1,7 @@
 """vLLM's asynchronous engine as an `ExternalEngine`."""
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 from kubealign.spec.sections.engines import VllmEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
 from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
-from kubealign_services.generation.external.vllm.parameters import engine_arguments, sampling_arguments
+from kubealign_services.generation.external.vllm.parameters import (
+    engine_arguments,
+    library_variables,
+    sampling_arguments,
+)
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 # Level 2 discards the weights too: the next ones come from files.
@@ -83,7 +88,8 @@ class VllmExternalEngine:
             await self._engine.wake_up()
 
     async def close(self) -> None:
-        self._engine.shutdown()
+        # It waits for the engine's processes.
+        await asyncio.to_thread(self._engine.shutdown)
 
 
 @contextmanager
@@ -106,13 +112,16 @@ def _start(folder: Path, spec: VllmEngineSpec, context: int) -> tuple[Any, Any]:
         from vllm.v1.engine.async_llm import AsyncLLM
     except ImportError as error:
         raise PermanentFailure(
-            f"rollout.engine.vllm: vLLM cannot be imported here ({error}): install the package vllm in "
-            "the rollout workers' image, or set rollout.engine.torch"
+            f"rollout.engine.vllm: vLLM cannot be imported here ({error}): create its environment as "
+            "docs/engines.md describes, name one in KUBEALIGN_VLLM, use an image that has one, or set "
+            "rollout.engine.torch"
         ) from error
+    on_cpu = current_platform.is_cpu()
     try:
-        arguments = engine_arguments(folder, spec, context, on_cpu=current_platform.is_cpu())
+        arguments = engine_arguments(folder, spec, context, on_cpu=on_cpu)
     except ValueError as error:
         raise PermanentFailure(str(error)) from error
+    os.environ.update(library_variables(spec, on_cpu=on_cpu) | os.environ)
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)), vllm
 
 

@@ -10,6 +10,22 @@ from kubealign_services.generation.contract import SamplingParameters
 WORKER_EXTENSION = "kubealign_services.generation.external.vllm.worker.VllmWorkerExtension"
 #: Least number of tokens of one pass on a CPU, as vLLM has it.
 _CPU_BATCHED_TOKENS = 2048
+_CPU_CACHE_GIB = 4.0
+
+
+def library_variables(spec: VllmEngineSpec, *, on_cpu: bool) -> dict[str, str]:
+    """Build environment variables of vLLM's processes; variables that are set already take precedence.
+
+    On a CPU threads are bound to no cores, because other processes of the job may use the same ones; an
+    engine of one process runs within its scheduler's process; nothing is compiled, which takes a minute and a
+    C++ compiler.
+    """
+    variables = {"VLLM_NO_USAGE_STATS": "1"}
+    if on_cpu:
+        variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCH_COMPILE_DISABLE": "1"}
+        if spec.tensor_parallel * spec.pipeline_parallel == 1:
+            variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    return variables
 
 
 def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu: bool) -> dict[str, Any]:
@@ -27,6 +43,7 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu
         raise ValueError(
             "rollout.engine.vllm.betweenPhases is Freed, which vLLM cannot do on a CPU: set it to Resident"
         )
+    cache_gib = _CPU_CACHE_GIB if on_cpu and spec.cache_gib is None else spec.cache_gib
     arguments: dict[str, Any] = {
         "model": str(folder),
         "tokenizer": str(folder),
@@ -37,6 +54,7 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu
         "tensor_parallel_size": spec.tensor_parallel,
         "pipeline_parallel_size": spec.pipeline_parallel,
         "gpu_memory_utilization": spec.memory_share,
+        "kv_cache_memory_bytes": None if cache_gib is None else int(cache_gib * 2**30),
         "enable_sleep_mode": spec.between_phases is IdleMemoryPolicy.FREED,
         "enable_prefix_caching": True,
         "generation_config": "vllm",

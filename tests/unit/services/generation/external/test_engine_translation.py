@@ -78,13 +78,45 @@ def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
     module_spec = find_spec(module)
     assert module_spec is not None and module_spec.origin is not None
     assert f"class {name}:" in Path(module_spec.origin).read_text()
-    assert "enforce_eager" not in arguments
+    assert "enforce_eager" not in arguments and arguments["kv_cache_memory_bytes"] is None
+    stated = vllm.engine_arguments(Path("/m"), VllmEngineSpec(cache_gib=0.5), 512, on_cpu=False)
+    assert stated["kv_cache_memory_bytes"] == 2**29
+
+
+@pytest.mark.parametrize(
+    ("tensor", "on_cpu", "expected"),
+    [
+        (1, False, {"VLLM_NO_USAGE_STATS": "1"}),
+        (
+            1,
+            True,
+            {
+                "VLLM_NO_USAGE_STATS": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "TORCH_COMPILE_DISABLE": "1",
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            },
+        ),
+        (
+            2,
+            True,
+            {
+                "VLLM_NO_USAGE_STATS": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "TORCH_COMPILE_DISABLE": "1",
+            },
+        ),
+    ],
+)
+def test_vllm_has_variables_of_its_own(tensor: int, on_cpu: bool, expected: dict[str, str]) -> None:
+    assert vllm.library_variables(VllmEngineSpec(tensor_parallel=tensor), on_cpu=on_cpu) == expected
 
 
 @pytest.mark.parametrize(("context", "tokens"), [(512, 2048), (8192, 8192)])
 def test_vllm_on_a_cpu_computes_each_prompt_in_one_pass(context: int, tokens: int) -> None:
     arguments = vllm.engine_arguments(Path("/m"), VllmEngineSpec(), context, on_cpu=True)
     assert not arguments["enable_chunked_prefill"] and arguments["max_num_batched_tokens"] == tokens
+    assert arguments["kv_cache_memory_bytes"] == 4 * 2**30
     freed = VllmEngineSpec(between_phases=IdleMemoryPolicy.FREED)
     with pytest.raises(ValueError, match=r"betweenPhases is Freed.*set it to Resident"):
         vllm.engine_arguments(Path("/m"), freed, context, on_cpu=True)
@@ -184,7 +216,7 @@ def test_unsupported_log_probabilities_are_refused() -> None:
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 async def test_missing_vllm_is_named() -> None:
-    with pytest.raises(PermanentFailure, match="install the package vllm"):
+    with pytest.raises(PermanentFailure, match="name one in KUBEALIGN_VLLM"):
         await VllmExternalEngine.create(Path("/m"), VllmEngineSpec(), 512)
 
 
