@@ -23,7 +23,7 @@ from kubealign_services.weights.receive.receiver import WeightsReceiver
 from kubealign_services.weights.receive.refit_worker import RefitWorker
 from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.verify.canary import Canary
-from support.engine_contract import VOCABULARY, plain_logprobs, weights, write_model
+from support.engine_contract.tiny_model import VOCABULARY, plain_logprobs, weights, write_model
 
 SAMPLES = 4
 

@@ -23,10 +23,9 @@ from kubealign_services.generation.triton_engine.server import ExternalTritonSer
 from kubealign_services.generation.triton_engine.server_install import TritonInstallation
 from kubealign_services.generation.triton_engine.session import EngineSettings
 from kubealign_services.runtime.process.failures import PermanentFailure
-from support.engine_contract import (
+from support.engine_contract.generation import (
     CAPACITY,
     SECONDS,
-    EngineContract,
     Subject,
     check_same,
     generated,
@@ -34,9 +33,9 @@ from support.engine_contract import (
     refitted,
     stepped,
     torch_engine,
-    weights,
-    write_model,
 )
+from support.engine_contract.own_engines import EngineContract
+from support.engine_contract.tiny_model import weights, write_model
 from support.running import alive, children
 
 try:

@@ -19,17 +19,9 @@ from kubealign_services.generation.contract import (
 from kubealign_services.generation.reference_engine import EngineWithReference
 from kubealign_services.roles.rollout.engine_factory import create_engine_with_reference
 from kubealign_services.roles.rollout.generator import SteppedGenerator
-from support.engine_contract import (
-    CAPACITY,
-    EngineContract,
-    Samples,
-    Subject,
-    adapter,
-    model,
-    torch_engine,
-    weights,
-    write_model,
-)
+from support.engine_contract.generation import CAPACITY, Samples, Subject, torch_engine
+from support.engine_contract.own_engines import EngineContract
+from support.engine_contract.tiny_model import adapter, model, weights, write_model
 
 pytestmark = pytest.mark.timeout(120)
 

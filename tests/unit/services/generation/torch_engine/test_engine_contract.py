@@ -10,7 +10,9 @@ import pytest_asyncio
 from kubealign.spec.sections import engines as engine_spec
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.roles.rollout.generator import SteppedGenerator
-from support.engine_contract import CAPACITY, EngineContract, Subject, write_model
+from support.engine_contract.generation import CAPACITY, Subject
+from support.engine_contract.own_engines import EngineContract
+from support.engine_contract.tiny_model import write_model
 
 pytestmark = pytest.mark.timeout(120)
 

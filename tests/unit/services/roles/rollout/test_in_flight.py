@@ -11,7 +11,7 @@ import pytest
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import EngineLost, GeneratedSample
 from kubealign_services.roles.rollout import worker as rollout_worker
-from support.engine_contract import generated, group
+from support.engine_contract.generation import generated, group
 from support.refitted_worker import SAMPLES, staged
 
 pytestmark = pytest.mark.timeout(60)

@@ -4,19 +4,12 @@ transformers.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import (
     EngineLost,
@@ -26,133 +19,23 @@ from kubealign_services.generation.contract import (
     RequestRefused,
     SamplingParameters,
 )
-from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from support.engine_contract.generation import (
+    CAPACITY,
+    MANY_KINDS,
+    SECONDS,
+    Samples,
+    Subject,
+    check_same,
+    generated,
+    group,
+    refitted,
+    stepped,
+    torch_engine,
+)
+from support.engine_contract.tiny_model import CONTEXT, VOCABULARY, adapter, model, plain_logprobs, weights
 
-#: Samples that a subject's engine runs at once.
-CAPACITY = 8
-CONTEXT = 96
-SECONDS = 60
 #: Attempts to have requests in flight: if the end of the short group arrives late, no request is left.
 TRIALS = 5
-VOCABULARY = 258
-
-Samples = dict[tuple[str, int], GeneratedSample]
-
-
-@dataclass
-class Subject:
-    """The engine under test.
-
-    generator: over an engine for the model of `folder`, with CAPACITY sequences, float32; its `run` is
-    running.
-    """
-
-    generator: Generator
-    folder: Path
-
-
-def write_model(folder: Path) -> Path:
-    """Write a tiny Llama's configuration, with a tokenizer of the 256 bytes, an end token and a padding
-    token.
-    """
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw = Tokenizer(models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    make: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast
-    end, padding = AddedToken("<end>", special=True), AddedToken("<pad>", special=True)
-    make(tokenizer_object=raw, eos_token=end, pad_token=padding).save_pretrained(folder)
-    configuration().save_pretrained(folder)
-    return folder
-
-
-def configuration() -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        # Wide, so that the likeliest tokens are far apart.
-        initializer_range=0.25,
-        bos_token_id=None,
-        eos_token_id=256,
-        pad_token_id=257,
-    )
-
-
-def model(version: int) -> Any:
-    """Return the plain transformers model of a weight version."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(version)
-        make: Callable[..., Any] = AutoModelForCausalLM.from_config
-        return make(configuration(), attn_implementation="eager").eval()
-
-
-def weights(version: int) -> dict[str, Tensor]:
-    return {name: weight.detach() for name, weight in model(version).named_parameters()}
-
-
-def adapter(seed: int) -> dict[str, Tensor]:
-    """Return an adapter of rank 2 for the query projections of both layers."""
-    random = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for layer in range(2):
-        name = f"model.layers.{layer}.self_attn.q_proj"
-        tensors[f"{name}.lora_A.weight"] = torch.randn(2, 32, generator=random)
-        tensors[f"{name}.lora_B.weight"] = torch.randn(32, 2, generator=random)
-    return tensors
-
-
-def torch_engine(folder: Path, version: int) -> TorchRolloutEngine:
-    """Return a torch engine in this process."""
-    engine = TorchRolloutEngine.create(folder, engine_spec.TorchEngineSpec(max_sequences=CAPACITY))
-    engine.refit(weights(version).items(), version)
-    return engine
-
-
-def stepped(engine: TorchRolloutEngine, *requests: GenerationRequest) -> Samples:
-    """Return the engine's samples for the requests."""
-    for request in requests:
-        engine.add(request)
-    samples: Samples = {}
-    while engine.load().running or engine.load().waiting:
-        for sample in engine.step():
-            samples[sample.request_id, sample.sample] = sample
-    return samples
-
-
-async def generated(generator: Generator, *requests: GenerationRequest) -> Samples:
-    """Return the generator's samples for concurrent requests."""
-
-    async def one(request: GenerationRequest) -> list[GeneratedSample]:
-        return [sample async for sample in generator.generate(request)]
-
-    async with asyncio.timeout(SECONDS):
-        groups = await asyncio.gather(*map(one, requests))
-    return {(sample.request_id, sample.sample): sample for group in groups for sample in group}
-
-
-async def refitted(subject: Subject, version: int) -> None:
-    async with asyncio.timeout(SECONDS), subject.generator.paused(InFlightPolicy.DRAIN):
-        await subject.generator.refit(weights(version).items(), version)
-
-
-def check_same(got: Samples, expected: Samples) -> None:
-    """Compare token by token; log-probabilities within float32 rounding for other batches."""
-    assert got.keys() == expected.keys()
-    for name, sample in got.items():
-        true = expected[name]
-        assert (sample.tokens, sample.finish, sample.text) == (true.tokens, true.finish, true.text)
-        assert sample.versions == true.versions
-        assert sample.behaviour_logprobs == pytest.approx(true.behaviour_logprobs, abs=1e-4)
-        assert sample.engine_logprobs == pytest.approx(true.engine_logprobs, abs=1e-4)
-
-
-def group(name: str, *seeds: int, prompt: tuple[int, ...] = (1, 2, 3), **sampling: Any) -> GenerationRequest:
-    return GenerationRequest(name, prompt, seeds, SamplingParameters(**{"max_tokens": 12, **sampling}))
 
 
 class Flight:
@@ -199,22 +82,6 @@ class Flight:
         return received
 
 
-def plain_logprobs(
-    version: int, prompt: Sequence[int], tokens: Sequence[int], cache: Any = None
-) -> list[float]:
-    """Return transformers' log-probabilities of the tokens after the prompt.
-
-    Args:
-        cache: Cache of the text before the prompt.
-    """
-    ids = torch.tensor([[*prompt, *tokens]])
-    with torch.no_grad():
-        logits = model(version)(ids, past_key_values=cache).logits[0].double()
-    chosen = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
-    logprobs: list[float] = chosen.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
-    return logprobs
-
-
 def check_mixed(sample: GeneratedSample, request: GenerationRequest, in_flight: InFlightPolicy) -> None:
     """Check a sample generated by version 1 and then version 2.
 
@@ -239,18 +106,6 @@ def check_mixed(sample: GeneratedSample, request: GenerationRequest, in_flight: 
         with torch.no_grad():
             likeliest = model(2)(torch.tensor([prompt + sample.tokens])).logits[0, len(prompt) + old - 1 : -1]
         assert rest == likeliest.argmax(-1).tolist()
-
-
-MANY_KINDS = [
-    group("sampled", 11, 12, 2**64 - 1),
-    group("greedy", 1, temperature=0.0),
-    group("cold", 1, 2, temperature=0.7, prompt=(9, 8, 7, 6)),
-    group("narrow", 1, 2, top_k=4, top_p=0.6),
-    group("stops at text", *range(8), stop=("a", "0", "e", "\N{LATIN SMALL LETTER E WITH ACUTE}")),
-    group("stops at ids", *range(8), stop_token_ids=tuple(range(0, 256, 4))),
-    group("not before", *range(4), min_tokens=6, stop_token_ids=tuple(range(0, 256, 2))),
-    group("one", 5, max_tokens=1),
-]
 
 
 class EngineContract:
