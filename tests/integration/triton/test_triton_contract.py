@@ -34,7 +34,7 @@ from support.engine_contract.generation import (
     stepped,
     torch_engine,
 )
-from support.engine_contract.own_engines import EngineContract
+from support.engine_contract.own_engines import OwnEngineContract
 from support.engine_contract.tiny_model import weights, write_model
 from support.running import alive, children
 
@@ -96,7 +96,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
     assert not any(memory.iterdir())
 
 
-class TestTritonEngine(EngineContract):
+class TestTritonEngine(OwnEngineContract):
     @pytest_asyncio.fixture(loop_scope="module")
     async def subject(self, stage: Stage) -> Subject:
         return Subject(stage.generator, stage.folder)

@@ -41,9 +41,10 @@ def group(name: str, *seeds: int, prompt: tuple[int, ...] = (1, 2, 3), **samplin
     return GenerationRequest(name, prompt, seeds, SamplingParameters(**{"max_tokens": 12, **sampling}))
 
 
+GREEDY = group("greedy", 1, temperature=0.0)
 MANY_KINDS = [
     group("sampled", 11, 12, 2**64 - 1),
-    group("greedy", 1, temperature=0.0),
+    GREEDY,
     group("cold", 1, 2, temperature=0.7, prompt=(9, 8, 7, 6)),
     group("narrow", 1, 2, top_k=4, top_p=0.6),
     group("stops at text", *range(8), stop=("a", "0", "e", "\N{LATIN SMALL LETTER E WITH ACUTE}")),

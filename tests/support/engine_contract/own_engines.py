@@ -1,26 +1,19 @@
-"""Contract tests of every rollout engine: a class that a test module subclasses, with a fixture `subject` of
-its own. The expected results come from the torch engine in this process, and log-probabilities from
-transformers.
+"""Contract tests of kubealign's own engines: they share the torch engine's random source, so their samples
+are its samples, token by token; and responses in flight survive a refit.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Sequence
 from contextlib import aclosing
+from typing import ClassVar
 
 import pytest
 import torch
 
 from kubealign.spec.sections.rollout import InFlightPolicy
-from kubealign_services.generation.contract import (
-    EngineLost,
-    GeneratedSample,
-    GenerationRequest,
-    Generator,
-    RequestRefused,
-    SamplingParameters,
-)
+from kubealign_services.generation.contract import EngineLost, GeneratedSample, GenerationRequest, Generator
+from support.engine_contract.every_engine import EngineContract
 from support.engine_contract.generation import (
-    CAPACITY,
     MANY_KINDS,
     SECONDS,
     Samples,
@@ -32,7 +25,7 @@ from support.engine_contract.generation import (
     stepped,
     torch_engine,
 )
-from support.engine_contract.tiny_model import CONTEXT, VOCABULARY, adapter, model, plain_logprobs, weights
+from support.engine_contract.tiny_model import model, plain_logprobs, weights
 
 #: Attempts to have requests in flight: if the end of the short group arrives late, no request is left.
 TRIALS = 5
@@ -108,82 +101,14 @@ def check_mixed(sample: GeneratedSample, request: GenerationRequest, in_flight: 
         assert rest == likeliest.argmax(-1).tolist()
 
 
-class EngineContract:
+class OwnEngineContract(EngineContract):
     """Tests that all leave the subject idle, with valid weights."""
 
-    @pytest.fixture(autouse=True)
-    def one_thread(self) -> Iterator[None]:
-        """Use one thread: models this small only get slower with more."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        yield
-        torch.set_num_threads(threads)
+    equal_to_the_torch_engine: ClassVar[Sequence[GenerationRequest]] = MANY_KINDS
 
-    async def test_samples_equal_the_torch_engine(self, subject: Subject) -> None:
-        await refitted(subject, 1)
-        expected = stepped(torch_engine(subject.folder, 1), *MANY_KINDS)
-        assert {sample.finish for sample in expected.values()} == {"stop", "length"}
-        check_same(await generated(subject.generator, *MANY_KINDS), expected)
-
-    async def test_impossible_requests_are_refused(self, subject: Subject) -> None:
-        await refitted(subject, 1)
-        for request, why in (
-            (group("empty", 1, prompt=()), "prompt_tokens is empty"),
-            (group("foreign", 1, prompt=(1, VOCABULARY)), f"prompt_tokens holds {VOCABULARY}"),
-            (group("long", 1, max_tokens=CONTEXT), f"more than the model's context of {CONTEXT}"),
-            (group("cold", 1, temperature=-1.0), "temperature is -1"),
-        ):
-            with pytest.raises(RequestRefused, match=why):
-                await generated(subject.generator, request)
-        with pytest.raises(RequestRefused, match="tokens"):
-            await subject.generator.continuation_logprobs([1], [[VOCABULARY]])
-        await self.idle(subject)
-
-    async def test_leaving_early_frees_the_slots(self, subject: Subject) -> None:
-        """Fills all slots; the next group, with the same id, could not start before they are free."""
-        await refitted(subject, 1)
-        generator = subject.generator
-        many = group("left", *range(CAPACITY), max_tokens=1)
-        long = group("left", *range(CAPACITY), max_tokens=80, min_tokens=80)
-        mixed = GenerationRequest("mixed", (1, 2), (1, 2), SamplingParameters(12))
-
-        async def leave(samples: AsyncGenerator[GeneratedSample]) -> None:
-            async with aclosing(samples):
-                await anext(samples)
-
-        for _ in range(3):
-            waiting = asyncio.create_task(leave(generator.generate(long)))
-            await asyncio.sleep(0.05)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            check_same(
-                await generated(generator, many, mixed),
-                stepped(torch_engine(subject.folder, 1), many, mixed),
-            )
-        assert generator.in_flight == 0
-        await self.idle(subject)
-
-    async def test_duplicate_request_id_is_refused(self, subject: Subject) -> None:
-        await refitted(subject, 1)
-        first = asyncio.create_task(generated(subject.generator, group("twin", 1, 2)))
-        await asyncio.sleep(0)
-        with pytest.raises(RequestRefused, match="twin"):
-            await generated(subject.generator, group("twin", 3))
-        assert len(await first) == 2
-
-    async def test_a_refit_under_load_loses_nothing(self, subject: Subject) -> None:
-        await refitted(subject, 1)
-        generator = subject.generator
-        before = [group(f"before {i}", i, 100 + i) for i in range(10)]
-        after = [group(f"after {i}", i, 100 + i) for i in range(10)]
-        first = asyncio.create_task(generated(generator, *before))
-        await asyncio.sleep(0.02)
-        async with asyncio.timeout(SECONDS), generator.paused(InFlightPolicy.DRAIN):
-            second = asyncio.create_task(generated(generator, *after))
-            await asyncio.sleep(0.02)
-            await generator.refit(weights(2).items(), 2)
-        check_same(await first, stepped(torch_engine(subject.folder, 1), *before))
-        check_same(await second, stepped(torch_engine(subject.folder, 2), *after))
+    def check(self, subject: Subject, got: Samples, version: int, *requests: GenerationRequest) -> None:
+        super().check(subject, got, version, *requests)
+        check_same(got, stepped(torch_engine(subject.folder, version), *requests))
 
     @pytest.mark.parametrize("in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE])
     async def test_running_requests_survive_a_refit(
@@ -257,67 +182,3 @@ class EngineContract:
             stepped(torch_engine(subject.folder, 1), *requests),
         )
         await self.idle(subject)
-
-    async def test_an_adapter_is_merged_into_the_last_refit(self, subject: Subject) -> None:
-        await refitted(subject, 1)
-        engine = torch_engine(subject.folder, 1)
-        tokens = [5, 6, 7, 8]
-        async with asyncio.timeout(SECONDS), subject.generator.paused(InFlightPolicy.DRAIN):
-            plain = await subject.generator.sequence_logprobs(tokens)
-            for seed in (3, 4):
-                await subject.generator.adapt(adapter(seed).items(), 0.5, 2 + seed)
-            adapted = await subject.generator.sequence_logprobs(tokens)
-        engine.adapt(adapter(4).items(), 0.5, 6)
-        assert adapted == pytest.approx(engine.sequence_logprobs(tokens), abs=1e-5)
-        assert adapted != pytest.approx(plain, abs=0.05)
-        check_same(await generated(subject.generator, MANY_KINDS[0]), stepped(engine, MANY_KINDS[0]))
-
-    async def test_invalid_weights_are_refused_by_name(self, subject: Subject) -> None:
-        good = weights(1)
-        for bad, why in (
-            ({name: weight for name, weight in good.items() if name != "lm_head.weight"}, "lm_head.weight"),
-            (good | {"lm_head.weight": torch.zeros(3, 3)}, "lm_head.weight"),
-            (good | {"model.surplus": torch.zeros(3)}, "model.surplus"),
-        ):
-            async with asyncio.timeout(SECONDS), subject.generator.paused(InFlightPolicy.DRAIN):
-                with pytest.raises(ValueError, match=why):
-                    await subject.generator.refit(bad.items(), 7)
-        await refitted(subject, 1)
-        check_same(
-            await generated(subject.generator, MANY_KINDS[0]),
-            stepped(torch_engine(subject.folder, 1), MANY_KINDS[0]),
-        )
-
-    async def test_logprobs_equal_transformers(self, subject: Subject) -> None:
-        """Log-probabilities of the canary and of given continuations, while other requests run."""
-        await refitted(subject, 2)
-        tokens = [7, 200, 31, 4, 4, 90]
-        with torch.no_grad():
-            logits = model(2)(torch.tensor([tokens])).logits[0].double()
-        true = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(tokens)[1:, None])[:, 0].tolist()
-        async with asyncio.timeout(SECONDS):
-            async with subject.generator.paused(InFlightPolicy.DRAIN):
-                canary = await subject.generator.sequence_logprobs(tokens)
-            running = asyncio.create_task(generated(subject.generator, MANY_KINDS[0]))
-            given, version = await subject.generator.continuation_logprobs(tokens[:2], [tokens[2:], [31]])
-            await running
-        assert canary == pytest.approx(true, abs=1e-4)
-        assert given[0] == pytest.approx(true[1:], abs=1e-4)
-        assert given[1] == pytest.approx(true[1:2], abs=1e-4)
-        assert version == 2
-
-    async def test_two_hundred_concurrent_streams(self, subject: Subject) -> None:
-        await refitted(subject, 1)
-        requests = [group(str(i), i, prompt=(i % 250, 1 + i % 7), max_tokens=3 + i % 9) for i in range(200)]
-        check_same(
-            await generated(subject.generator, *requests),
-            stepped(torch_engine(subject.folder, 1), *requests),
-        )
-        await self.idle(subject)
-
-    async def idle(self, subject: Subject) -> None:
-        """Wait until the load reports an idle engine."""
-        async with asyncio.timeout(SECONDS):
-            while subject.generator.load.running or subject.generator.load.waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        assert subject.generator.in_flight == 0

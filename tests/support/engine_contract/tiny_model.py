@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 CONTEXT = 96
 VOCABULARY = 258
+END_TOKEN = 256
 
 
 def write_model(folder: Path) -> Path:
@@ -31,16 +32,17 @@ def write_model(folder: Path) -> Path:
 def configuration() -> LlamaConfig:
     return LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=32,
+        # Heads of 32 dimensions, the least that vLLM has on a CPU.
+        hidden_size=64,
         intermediate_size=48,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
         max_position_embeddings=CONTEXT,
         # Wide, so that the likeliest tokens are far apart.
         initializer_range=0.25,
         bos_token_id=None,
-        eos_token_id=256,
+        eos_token_id=END_TOKEN,
         pad_token_id=257,
     )
 
@@ -63,8 +65,8 @@ def adapter(seed: int) -> dict[str, Tensor]:
     tensors = {}
     for layer in range(2):
         name = f"model.layers.{layer}.self_attn.q_proj"
-        tensors[f"{name}.lora_A.weight"] = torch.randn(2, 32, generator=random)
-        tensors[f"{name}.lora_B.weight"] = torch.randn(32, 2, generator=random)
+        tensors[f"{name}.lora_A.weight"] = torch.randn(2, 64, generator=random)
+        tensors[f"{name}.lora_B.weight"] = torch.randn(64, 2, generator=random)
     return tensors
 
 

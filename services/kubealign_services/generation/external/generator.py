@@ -223,7 +223,9 @@ class ExternalGenerator:
         vocabulary = self._model.vocabulary
         for token in chain(prompt, *continuations):
             if not 0 <= token < vocabulary:
-                raise RequestRefused(f"a sequence holds {token}; the vocabulary has 0 to {vocabulary - 1}")
+                raise RequestRefused(
+                    f"a sequence of tokens holds {token}; the vocabulary has 0 to {vocabulary - 1}"
+                )
         async with self._gate.enter():
             full = [await self.sequence_logprobs([*prompt, *tokens]) for tokens in continuations]
             return [logprobs[len(prompt) - 1 :] for logprobs in full], self._version

@@ -20,7 +20,7 @@ from kubealign_services.generation.reference_engine import EngineWithReference
 from kubealign_services.roles.rollout.engine_factory import create_engine_with_reference
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from support.engine_contract.generation import CAPACITY, Samples, Subject, torch_engine
-from support.engine_contract.own_engines import EngineContract
+from support.engine_contract.own_engines import OwnEngineContract
 from support.engine_contract.tiny_model import adapter, model, weights, write_model
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,7 +51,7 @@ def finish(engine: EngineWithReference) -> Samples:
 
 
 @pytest.mark.full
-class TestEngineWithReference(EngineContract):
+class TestEngineWithReference(OwnEngineContract):
     @pytest_asyncio.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
         engine = engine_in(tmp_path)
@@ -106,11 +106,11 @@ def test_requests_of_either_model_can_be_dropped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("pages", "fits"), [(9, False), (10, True)])
 def test_policy_and_reference_have_half_of_the_cache_each(tmp_path: Path, pages: int, fits: bool) -> None:
-    """A response to 60 tokens with 20 more needs 5 pages of 16 tokens, of 4 KiB each."""
+    """A response to 60 tokens with 20 more needs 5 pages of 16 tokens, of 8 KiB each."""
     write_model(tmp_path)
     model(REFERENCE).save_pretrained(tmp_path)
     engine = create_engine_with_reference(
-        tmp_path, tmp_path, TorchEngineSpec(cache_gib=pages * 2**12 / 2**30)
+        tmp_path, tmp_path, TorchEngineSpec(cache_gib=pages * 2**13 / 2**30)
     )
     for from_reference in (False, True):
         long = GenerationRequest("r", (1,) * 60, (1,), SamplingParameters(max_tokens=20), from_reference)

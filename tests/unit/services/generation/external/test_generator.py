@@ -284,7 +284,7 @@ async def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     long = GenerationRequest("g", (1,) * 19, (1,), SamplingParameters(max_tokens=3))
     with pytest.raises(RequestRefused, match="context of 20"):
         await collected(generator, long)
-    with pytest.raises(RequestRefused, match="a sequence holds 10; the vocabulary has 0 to 9"):
+    with pytest.raises(RequestRefused, match="a sequence of tokens holds 10; the vocabulary has 0 to 9"):
         await generator.continuation_logprobs([1], [[4], [10]])
 
 

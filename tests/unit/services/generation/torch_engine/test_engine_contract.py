@@ -11,13 +11,13 @@ from kubealign.spec.sections import engines as engine_spec
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from support.engine_contract.generation import CAPACITY, Subject
-from support.engine_contract.own_engines import EngineContract
+from support.engine_contract.own_engines import OwnEngineContract
 from support.engine_contract.tiny_model import write_model
 
 pytestmark = pytest.mark.timeout(120)
 
 
-class TestTorchEngine(EngineContract):
+class TestTorchEngine(OwnEngineContract):
     @pytest_asyncio.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
         folder = write_model(tmp_path)

@@ -1,0 +1,81 @@
+"""The engine contract over vLLM, which starts once; run in vLLM's environment by `test_vllm_contract.py`."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from kubealign.spec.sections.engines import VllmEngineSpec
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.rollout import InFlightPolicy
+from kubealign_services.generation.contract import EngineLost
+from kubealign_services.generation.external.contract import ExternalEngineDied
+from kubealign_services.generation.external.factory import open_external_engine
+from support.engine_contract.every_engine import EngineContract
+from support.engine_contract.generation import CAPACITY, SECONDS, Subject, generated, group, refitted
+from support.engine_contract.tiny_model import write_model
+from support.running import children
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+
+SPEC = VllmEngineSpec(precision=Precision.FLOAT32, cache_gib=0.25, max_sequences=CAPACITY)
+
+
+class Stage:
+    """The subject, and the task that runs its generator."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.running = asyncio.create_task(subject.generator.run())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    folder, memory = write_model(tmp_path_factory.mktemp("model")), tmp_path_factory.mktemp("memory")
+    async with open_external_engine(SPEC, folder, memory, True, lambda load: None) as generator:
+        new_stage = Stage(Subject(generator, folder))
+        yield new_stage
+        new_stage.running.cancel()
+        await asyncio.gather(new_stage.running, return_exceptions=True)
+    # Weights in transfer are deleted.
+    assert not any(memory.iterdir())
+
+
+class TestVllm(EngineContract):
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def subject(self, stage: Stage) -> Subject:
+        return stage.subject
+
+
+async def test_responses_in_flight_cannot_be_interrupted(stage: Stage) -> None:
+    for in_flight in (InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE):
+        with pytest.raises(ValueError, match=f"inFlight is {in_flight}; this engine can only Drain"):
+            async with stage.subject.generator.paused(in_flight):
+                raise AssertionError("it was paused")
+
+
+def engine_core() -> int:
+    """Return the process of vLLM's engine, a child of this one."""
+    [engine] = [
+        pid for pid in children(os.getpid()) if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return engine
+
+
+async def test_a_killed_engine_ends_its_requests_and_the_run(stage: Stage) -> None:
+    """The last test: the engine does not come back."""
+    await refitted(stage.subject, 1)
+    request = group("killed", *range(4 * CAPACITY), max_tokens=80, min_tokens=80)
+    running = asyncio.create_task(generated(stage.subject.generator, request))
+    await asyncio.sleep(0)
+    engine = engine_core()
+    os.kill(engine, signal.SIGKILL)
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(EngineLost, match="vLLM's engine has died"):
+            await running
+        with pytest.raises(ExternalEngineDied, match="vLLM's engine has died"):
+            await stage.running
