@@ -190,12 +190,13 @@ docs: $(VENV)/.services ## Generate docs/spec.md from the spec's models, docs/cl
 crd: $(VENV)/.services ## Generate the chart's CustomResourceDefinition from the spec's models
 	$(RUN)/python -m kubealign_operator.crd --write charts/kubealign/files/alignmentjobs.kubealign.dev.yaml
 
-images: ## Build the images of operator, dashboard, bus, services and Triton workers (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
+images: ## Build the images of operator, dashboard, bus, services, and of workers with Triton and vLLM (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
 	$(BUILDER) build $(BUILD_ARGS) -f images/operator/Containerfile -t $(REGISTRY)kubealign-operator:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/dashboard/Containerfile -t $(REGISTRY)kubealign-dashboard:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/nats/Containerfile -t $(REGISTRY)kubealign-nats:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/services/Containerfile -t $(REGISTRY)kubealign-services:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/triton/Containerfile --build-arg SERVICES=$(REGISTRY)kubealign-services:$(TAG) -t $(REGISTRY)kubealign-triton:$(TAG) .
+	$(BUILDER) build $(BUILD_ARGS) -f images/vllm/Containerfile --build-arg SERVICES=$(REGISTRY)kubealign-services:$(TAG) -t $(REGISTRY)kubealign-vllm:$(TAG) .
 
 images-test: $(VENV)/.dev ## Build and test all images without a registry: root, buildah, mmdebstrap, 30 GB of disk
 	$(RUN)/python -m tests.cluster.support.built_images
@@ -236,6 +237,7 @@ lock: $(RUN)/uv ## Update the lock files of all dependencies
 	$(RUN)/uv pip compile requirements/nats.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/nats.txt
 	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
 	$(RUN)/uv pip compile pyproject.toml --extra services requirements/vllm.in requirements/build.in --override requirements/vllm_overrides.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services requirements/vllm_cuda.in requirements/build.in --override requirements/vllm_cuda_overrides.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm_cuda.txt
 	$(RUN)/uv pip compile requirements/vllm_test.in -c requirements/vllm.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm_test.txt
 	$(RUN)/uv pip compile requirements/trackers.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trackers.txt
 	$(RUN)/uv pip compile requirements/trl_ppo.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trl_ppo.txt
