@@ -64,6 +64,27 @@ async def check_message_ids_are_deduplicated(make: BusFactory) -> None:
     assert texts(await bus.pull("work", "rollout", 8, 5.0)) == ["fifth"]
 
 
+async def check_headers_arrive(make: BusFactory) -> None:
+    """Check that headers reach every consumer and come with redeliveries, unchanged even if malformed; that
+    they do not affect deduplication; and that a message without headers has none.
+    """
+    bus, second_bus = await make(), await make("two")
+    headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    malformed = {"traceparent": "not-a-trace", "Of-Another-Sender": "grüße"}
+    await bus.publish("work", b"traced", "1", headers)
+    await bus.publish("work", b"repeated", "1", malformed)
+    await bus.publish("work", b"malformed", "2", malformed)
+    await bus.publish("work", b"without", "3")
+    deliveries = await second_bus.pull("work", "rollout", 8, 5.0)
+    assert texts(deliveries) == ["traced", "malformed", "without"]
+    assert [dict(delivery.headers) for delivery in deliveries] == [headers, malformed, {}]
+    await deliveries[0].retry()
+    (again,) = await bus.pull("work", "rollout", 8, 5.0)
+    assert (again.attempt, dict(again.headers)) == (2, headers)
+    late = await bus.pull("work", "auditor", 8, 5.0)
+    assert [dict(delivery.headers) for delivery in late] == [headers, malformed, {}]
+
+
 async def check_unsettled_deliveries_return(make: BusFactory) -> None:
     """Check that an unsettled delivery goes to another member after the acknowledgement wait, with a higher
     attempt and the whole time on the bus as its age.
@@ -283,7 +304,7 @@ async def check_payload_size_limit(make: BusFactory) -> None:
     """Check that the largest allowed message arrives complete and one byte more is refused."""
     bus = await make(bounds={"work": Bounds(messages=4, size_bytes=64 << 20)})
     largest = bytes(bus.max_payload)
-    await bus.publish("work", largest, "x" * 200)
+    await bus.publish("work", largest, "x" * 200, {"traceparent": "0" * 55})
     (delivery,) = await bus.pull("work", "rollout", 1, 10.0)
     assert delivery.data == largest
     try:
@@ -327,6 +348,7 @@ CHECKS: list[BusCheck] = [
     check_consumer_members_share_messages,
     check_late_consumer_gets_earlier_messages,
     check_message_ids_are_deduplicated,
+    check_headers_arrive,
     check_unsettled_deliveries_return,
     check_in_progress_extends_ack_wait,
     check_retry_and_reject,

@@ -7,7 +7,7 @@ Subjects of one job: `work` (WorkItem), `rollouts` (Rollout), `scores` (Score), 
 protobuf messages of kubealign.v1.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,6 +44,9 @@ class Delivery(Protocol):
     """
 
     data: bytes
+    #: Headers of the message, without those of the bus itself; empty: it has none. Names and values are not
+    #: checked.
+    headers: Mapping[str, str]
     #: Number of deliveries so far, including this one.
     attempt: int
     #: Seconds since the bus stored the message, by clocks that need not agree; too small where this process
@@ -69,12 +72,18 @@ class Bus(Protocol):
     #: Seconds after which an unsettled delivery is redelivered.
     ack_wait: float
 
-    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+    async def publish(
+        self, subject: str, data: bytes, message_id: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Store a message; return once the server has stored it.
 
         A message id seen before (within the deduplication window, also before a purge) is dropped by the
         server. Retries across a restart of the server until its deadline. Raises BusUnavailable,
         PayloadTooLarge.
+
+        Args:
+            headers: Few and short: they and the message id have 1 KiB. The handling of a message must not
+                depend on them: a process of an earlier version neither sends nor reads headers.
         """
 
     async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:

@@ -15,25 +15,29 @@ from kubealign_services.messaging.lost_streams import StreamLossTracker
 from kubealign_services.messaging.retention_limits import Bounds, bounds_for
 
 
+@dataclass(frozen=True)
+class _Message:
+    data: bytes
+    headers: Mapping[str, str]
+    # Loop time of its publication.
+    stored_at: float
+
+
 @dataclass
 class _Pending:
     """A message that a consumer has not settled."""
 
-    data: bytes
+    message: _Message
     # Loop time from which it may be delivered.
     due: float = 0.0
     attempts: int = 0
-    # Loop time of its publication.
-    stored_at: float = 0.0
 
 
 @dataclass
 class _MemoryStream:
     bounds: Bounds
     # By sequence number, oldest first.
-    messages: dict[int, bytes] = field(default_factory=dict)
-    # Sequence number -> loop time.
-    stored_at: dict[int, float] = field(default_factory=dict)
+    messages: dict[int, _Message] = field(default_factory=dict)
     last: int = 0
     size_bytes: int = 0
     # Message id -> loop time of its publication.
@@ -86,7 +90,9 @@ class MemoryBus:
             stream.seen.clear()
             await self._lost_streams.record_loss(subject)
 
-    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+    async def publish(
+        self, subject: str, data: bytes, message_id: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         if len(data) > self.max_payload:
             raise PayloadTooLarge(payload_too_large_text(subject, len(data), self.max_payload))
         stream = self._stream(subject)
@@ -98,11 +104,10 @@ class MemoryBus:
             return
         stream.seen[message_id] = now
         stream.last += 1
-        stream.messages[stream.last] = data
-        stream.stored_at[stream.last] = now
+        message = stream.messages[stream.last] = _Message(data, dict(headers or {}), now)
         stream.size_bytes += len(data)
         for pending in stream.consumers.values():
-            pending[stream.last] = _Pending(data, stored_at=now)
+            pending[stream.last] = _Pending(message)
         while len(stream.messages) > stream.bounds.messages or stream.size_bytes > stream.bounds.size_bytes:
             self._discard(stream, next(iter(stream.messages)))
         await self._notify()
@@ -113,10 +118,7 @@ class MemoryBus:
         stream = self._stream(subject)
         pending = stream.consumers.get(consumer)
         if pending is None:
-            pending = {
-                sequence: _Pending(data, stored_at=stream.stored_at[sequence])
-                for sequence, data in stream.messages.items()
-            }
+            pending = {sequence: _Pending(message) for sequence, message in stream.messages.items()}
             stream.consumers[consumer] = pending
             stream.undelivered[consumer] += stream.discarded
             await self._notify()
@@ -126,16 +128,16 @@ class MemoryBus:
             while not self._closed:
                 now = loop.time()
                 deliveries: list[Delivery] = []
-                for sequence, message in sorted(pending.items()):
-                    if message.due <= now and len(deliveries) < count:
-                        message.due = now + self.ack_wait
-                        message.attempts += 1
-                        deliveries.append(_MemoryDelivery(self, pending, sequence, message))
+                for sequence, unsettled in sorted(pending.items()):
+                    if unsettled.due <= now and len(deliveries) < count:
+                        unsettled.due = now + self.ack_wait
+                        unsettled.attempts += 1
+                        deliveries.append(_MemoryDelivery(self, pending, sequence, unsettled))
                 if deliveries:
                     return deliveries
                 if now >= deadline:
                     return []
-                wake = min([deadline, *(message.due for message in pending.values())])
+                wake = min([deadline, *(unsettled.due for unsettled in pending.values())])
                 try:
                     # Not wait_for, which before Python 3.12 may swallow a cancellation.
                     async with asyncio.timeout(max(0.0, wake - now)):
@@ -150,7 +152,7 @@ class MemoryBus:
         while not self._closed:
             if stream.last > seen and stream.messages:
                 seen = stream.last
-                yield stream.messages[seen]
+                yield stream.messages[seen].data
                 continue
             async with self._change:
                 while not self._closed and not (stream.last > seen and stream.messages):
@@ -201,8 +203,7 @@ class MemoryBus:
         self._remove(stream, sequence)
 
     def _remove(self, stream: _MemoryStream, sequence: int) -> None:
-        stream.size_bytes -= len(stream.messages.pop(sequence))
-        del stream.stored_at[sequence]
+        stream.size_bytes -= len(stream.messages.pop(sequence).data)
         for pending in stream.consumers.values():
             pending.pop(sequence, None)
 
@@ -213,15 +214,16 @@ class MemoryBus:
 
 class _MemoryDelivery:
     def __init__(
-        self, bus: MemoryBus, pending: dict[int, _Pending], sequence: int, message: _Pending
+        self, bus: MemoryBus, pending: dict[int, _Pending], sequence: int, unsettled: _Pending
     ) -> None:
-        self.data = message.data
-        self.attempt = message.attempts
-        self.age = asyncio.get_running_loop().time() - message.stored_at
+        self.data = unsettled.message.data
+        self.headers = unsettled.message.headers
+        self.attempt = unsettled.attempts
+        self.age = asyncio.get_running_loop().time() - unsettled.message.stored_at
         self._bus = bus
         self._pending = pending
         self._sequence = sequence
-        self._message = message
+        self._unsettled = unsettled
         self._settled = False
 
     async def ack(self) -> None:
@@ -232,12 +234,12 @@ class _MemoryDelivery:
 
     async def in_progress(self) -> None:
         if not self._settled:
-            self._message.due = asyncio.get_running_loop().time() + self._bus.ack_wait
+            self._unsettled.due = asyncio.get_running_loop().time() + self._bus.ack_wait
 
     async def retry(self, delay: float = 0.0) -> None:
         if not self._settled:
             self._settled = True
-            self._message.due = asyncio.get_running_loop().time() + delay
+            self._unsettled.due = asyncio.get_running_loop().time() + delay
             await self._bus._notify()
 
     async def _settle(self) -> None:

@@ -1,6 +1,6 @@
 """Bus wrapper that counts messages for Prometheus."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from prometheus_client import Counter
 
@@ -23,9 +23,11 @@ class InstrumentedBus:
         self.max_payload = bus.max_payload
         self.ack_wait = bus.ack_wait
 
-    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+    async def publish(
+        self, subject: str, data: bytes, message_id: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         failpoint(Failpoint.BUS_BEFORE_PUBLISH)
-        await self._bus.publish(subject, data, message_id)
+        await self._bus.publish(subject, data, message_id, headers)
         failpoint(Failpoint.BUS_AFTER_PUBLISH)
         self._messages.labels(subject, "published").inc()
 
@@ -60,6 +62,7 @@ class InstrumentedBus:
 class _InstrumentedDelivery:
     def __init__(self, delivery: Delivery, subject: str, messages: Counter) -> None:
         self.data = delivery.data
+        self.headers = delivery.headers
         self.attempt = delivery.attempt
         self.age = delivery.age
         self._delivery = delivery

@@ -41,7 +41,8 @@ ACK_WAIT_SECONDS = 10.0
 _ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _IN_FLIGHT = 64
-# Bytes that the server counts as payload besides the data: the headers with the message id.
+# Bytes that the server counts as payload besides the data: the headers with the message id and those of the
+# publisher.
 _HEADER_BYTES = 1024
 _LATEST_PULL_SECONDS = 30.0
 # The server removes the consumer of a vanished `latest` follower after this time.
@@ -113,15 +114,18 @@ class JetStreamBus:
         bus.max_payload = connection.client.max_payload - _HEADER_BYTES
         return bus
 
-    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+    async def publish(
+        self, subject: str, data: bytes, message_id: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._check(subject)
         if len(data) > self.max_payload:
             raise PayloadTooLarge(payload_too_large_text(subject, len(data), self.max_payload))
 
         async def attempt(context: JetStreamContext) -> None:
             await self._streams.ensure_stream(context, subject)
-            headers: dict[str, Any] = {"Nats-Msg-Id": message_id}
-            await context.publish(subject, data, timeout=_ATTEMPT_SECONDS, stream=subject, headers=headers)
+            # A new one for each attempt: nats-py adds the stream's name to it.
+            sent = {**(headers or {}), "Nats-Msg-Id": message_id}
+            await context.publish(subject, data, timeout=_ATTEMPT_SECONDS, stream=subject, headers=sent)
 
         what, deadline = f"store a message on {subject}", time.monotonic() + self._publish_timeout
         try:

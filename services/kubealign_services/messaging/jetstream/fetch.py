@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import nats.errors
@@ -28,6 +28,8 @@ _NO_MESSAGE_STATUSES = ("404", "408")
 # Messages in flight at the unsubscribe arrive after its confirmation (measured: 1.3 ms, on a busy machine);
 # they are received for this long.
 _LATE_SECONDS = 0.5
+# Headers whose names begin with this are the server's.
+_SERVER_HEADERS = "Nats-"
 
 
 class ConsumerMissing(Exception):
@@ -183,6 +185,11 @@ class JetStreamDelivery:
         self.age = age
         self._is_current = is_current
         self.data = message.data
+        self.headers: Mapping[str, str] = {
+            name: value
+            for name, value in (message.headers or {}).items()
+            if not name.startswith(_SERVER_HEADERS)
+        }
         self.attempt = int(message.metadata.num_delivered or 1)
         self._message = message
         self._settled = False

@@ -1,7 +1,7 @@
 """Score worker on the bus."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -26,10 +26,12 @@ class _Together(MemoryBus):
         super().__init__()
         self._all = asyncio.Barrier(_SAMPLES)
 
-    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+    async def publish(
+        self, subject: str, data: bytes, message_id: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         if subject == "scores":
             await self._all.wait()
-        await super().publish(subject, data, message_id)
+        await super().publish(subject, data, message_id, headers)
 
 
 async def _score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:

@@ -59,3 +59,13 @@ async def test_instrumented_bus_counts_messages() -> None:
         "rejected": 1.0,
         "returned": 1.0,
     }
+
+
+async def test_instrumented_bus_forwards_headers() -> None:
+    metrics = ProcessMetrics("sums", "driver", "driver")
+    bus = InstrumentedBus(MemoryBus(), metrics.bus_messages, metrics.bus_messages_lost)
+    headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    await bus.publish("work", b"x", "1", headers)
+    await bus.publish("work", b"x", "2")
+    deliveries = await bus.pull("work", "rollout", 2, 5.0)
+    assert [dict(delivery.headers) for delivery in deliveries] == [headers, {}]

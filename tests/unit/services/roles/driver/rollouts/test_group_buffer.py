@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -256,11 +256,13 @@ class SlowToAskAgain(MemoryBus):
         self.asked_again, self.four_came = asyncio.Event(), asyncio.Event()
         self._came = 0
 
-    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+    async def publish(
+        self, subject: str, data: bytes, message_id: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         if subject == "work" and rollout_pb2.WorkItem.FromString(data).attempt == 1:
             self.asked_again.set()
             await self.four_came.wait()
-        await super().publish(subject, data, message_id)
+        await super().publish(subject, data, message_id, headers)
 
     async def pull(self, subject: str, consumer: str, count: int, wait: float) -> list[Delivery]:
         pulled = await super().pull(subject, consumer, count, wait)
