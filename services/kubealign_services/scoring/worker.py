@@ -8,14 +8,17 @@ with the cause.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any
+
+from opentelemetry.trace import Span
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.messaging.contract import Bus, Delivery
 from kubealign_services.messaging.decoding import decode_or_reject
 from kubealign_services.runtime.rpc.errors import InvalidRequest
+from kubealign_services.telemetry.message_tracing import batch_spans, mark_failed
 from kubealign_services.telemetry.rates import BusyShare, Rate
 
 #: Most rollouts that a worker pulls at a time: they are scored in one call.
@@ -87,10 +90,12 @@ class ScoreWorker:
             self.running = len(deliveries)
             async with extend_ack_deadline(deliveries, self._bus.ack_wait):
                 decoded = [
-                    await decode_or_reject(delivery, "rollouts", rollout_pb2.Rollout.FromString)
+                    (await decode_or_reject(delivery, "rollouts", rollout_pb2.Rollout.FromString), delivery)
                     for delivery in deliveries
                 ]
-                scores = await self._score_current([rollout for rollout in decoded if rollout is not None])
+                scores = await self._score_current(
+                    [(rollout, delivery.headers) for rollout, delivery in decoded if rollout is not None]
+                )
                 # Published concurrently: storing a message is mostly latency.
                 await asyncio.gather(*map(self._publish, scores))
             for delivery in deliveries:
@@ -110,11 +115,18 @@ class ScoreWorker:
     async def _publish(self, score: scoring_pb2.Score) -> None:
         await self._bus.publish("scores", score.SerializeToString(), message_id(score))
 
-    async def _score_current(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        self._fence = max([self._fence, *(rollout.fence for rollout in rollouts)])
+    async def _score_current(
+        self, messages: Sequence[tuple[rollout_pb2.Rollout, Mapping[str, str]]]
+    ) -> list[scoring_pb2.Score]:
+        """Score the rollouts of the newest fence that this worker takes.
+
+        Args:
+            messages: Rollouts, each with the headers of its message.
+        """
+        self._fence = max([self._fence, *(rollout.fence for rollout, _ in messages)])
         current = [
-            rollout
-            for rollout in rollouts
+            (rollout, headers)
+            for rollout, headers in messages
             if rollout.fence == self._fence
             and rollout.purpose in self._purposes
             and rollout.finish_reason != rollout_pb2.FINISH_REASON_FAILED
@@ -124,23 +136,46 @@ class ScoreWorker:
         if not current:
             return []
         started = time.monotonic()
-        with self._busy.measure():
-            scores = await self._score_valid(current)
+        with (
+            self._busy.measure(),
+            batch_spans(
+                "Score", "rollouts", [headers for _, headers in current], self._span_attributes
+            ) as spans,
+        ):
+            scores = await self._score_valid([rollout for rollout, _ in current], spans)
         self._call_seconds = time.monotonic() - started
         self._scored += len(scores)
         return scores
 
-    async def _score_valid(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+    def _span_attributes(self, rollouts: int) -> dict[str, str | int]:
+        return {"kubealign.scorer": self._consumer, "kubealign.rollouts": rollouts}
+
+    async def _score_valid(
+        self, rollouts: Sequence[rollout_pb2.Rollout], spans: Sequence[Span]
+    ) -> list[scoring_pb2.Score]:
         """Score rollouts; one that the scorer refuses has no score, and its group is requested again when it
         is overdue.
+
+        Args:
+            spans: Span of each rollout, which is marked if the rollout has no score or a failed one.
         """
         try:
-            return await self._scorer(rollouts)
+            scores = await self._scorer(rollouts)
         except InvalidRequest as error:
             if len(rollouts) > 1:
-                return [score for rollout in rollouts for score in await self._score_valid([rollout])]
+                return [
+                    score
+                    for rollout, span in zip(rollouts, spans, strict=True)
+                    for score in await self._score_valid([rollout], [span])
+                ]
             log.error("refused a rollout", extra={"group": rollouts[0].group_id, "cause": str(error)})
+            mark_failed(spans[0], type(error).__name__)
             return []
+        # Not strict: a wrong number of scores must not raise here for the sake of the spans.
+        for score, span in zip(scores, spans, strict=False):
+            if score.error:
+                mark_failed(span, "FailedScore")
+        return scores
 
 
 def empty_score(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring_pb2.Score:

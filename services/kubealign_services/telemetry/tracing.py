@@ -2,7 +2,7 @@
 
 Spans are sent by OTLP over HTTP where the environment names an endpoint (OTEL_EXPORTER_OTLP_ENDPOINT or
 OTEL_EXPORTER_OTLP_TRACES_ENDPOINT); otherwise they cost next to nothing. They contain names, durations and
-step numbers, and no data of the job.
+step numbers, and no data of the job. `message_tracing` adds the work that is pulled from the bus.
 https://opentelemetry.io/docs/specs/otel/protocol/exporter/
 """
 

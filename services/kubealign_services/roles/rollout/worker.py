@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 
+from opentelemetry.trace import Span
+
 from kubealign.v1 import rollout_pb2
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
 from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.messaging.contract import Bus, Delivery
 from kubealign_services.messaging.decoding import decode_or_reject
+from kubealign_services.roles.rollout.generation_span import item_attributes, record_rollouts
 from kubealign_services.roles.rollout.messages import (
     GroupPart,
     make_item_key,
@@ -28,6 +31,7 @@ from kubealign_services.roles.rollout.sample_producers import SampleProducer, Si
 from kubealign_services.roles.rollout.weights import WorkerWeights
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.scoring.functions.errors import RewardError
+from kubealign_services.telemetry.message_tracing import continue_trace, mark_failed, trace_headers, work_span
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
 #: Few items per pull, so that workers share the work.
@@ -96,7 +100,9 @@ class RolloutWorker:
         self._reserve(item.samples)
         try:
             async with extend_ack_deadline([delivery], self._bus.ack_wait):
-                await self._serve_once(item, deadline)
+                # Samples are published in this context too.
+                with continue_trace(delivery.headers):
+                    await self._serve_once(item, deadline)
             await delivery.ack()
         except (Quarantined, EngineLost) as error:
             log.warning("work was given back", extra={"group": item.group_id, "cause": str(error)})
@@ -123,7 +129,10 @@ class RolloutWorker:
         # Retrieve the error, since no second delivery may ever await the future.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            future.set_result(await self._serve(item, deadline))
+            with work_span("Generate", "work", item_attributes(item)) as span:
+                rollouts = await self._serve(item, deadline, span)
+                record_rollouts(span, rollouts)
+            future.set_result(rollouts)
         except Exception as error:
             future.set_exception(error)
             raise
@@ -131,30 +140,34 @@ class RolloutWorker:
             future.cancel()
             del self._in_progress[identity]
 
-    async def _serve(self, item: rollout_pb2.WorkItem, deadline: float) -> list[rollout_pb2.Rollout]:
+    async def _serve(
+        self, item: rollout_pb2.WorkItem, deadline: float, span: Span
+    ) -> list[rollout_pb2.Rollout]:
         """Generate a group, publish its samples and return them. Expired and stale items are skipped.
 
         Args:
             deadline: time.monotonic() from which the item is expired.
+            span: Span of the item, which is marked if the item or a part of it is not generated.
         """
         remaining = deadline - time.monotonic()
         if remaining <= 0:
-            self._skip(item, EXPIRED, f"its deadline passed {-remaining:.1f} s ago")
+            self._skip(item, EXPIRED, f"its deadline passed {-remaining:.1f} s ago", span)
             return []
         try:
             await self._weights.wait_for_version(item.fence, item.min_version, timeout=remaining)
         except (StaleFence, TimeoutError) as error:
             reason = STALE if isinstance(error, StaleFence) else NO_WEIGHTS
-            self._skip(item, reason, str(error))
+            self._skip(item, reason, str(error), span)
             return []
+        span.add_event("weights ready")
         rollouts: list[rollout_pb2.Rollout] = []
         if item.continuations:
-            await self._score_continuations(item, rollouts)
+            await self._score_continuations(item, rollouts, span)
             return rollouts
         try:
             async with asyncio.TaskGroup() as parts:
                 for part in split_into_parts(item):
-                    parts.create_task(self._generate(item, part, rollouts, deadline))
+                    parts.create_task(self._generate(item, part, rollouts, deadline, span))
         except* EngineLost as lost:
             # All parts share one engine, so their errors have one cause.
             raise EngineLost(str(lost.exceptions[0])) from lost
@@ -166,6 +179,7 @@ class RolloutWorker:
         part: GroupPart,
         rollouts: list[rollout_pb2.Rollout],
         deadline: float,
+        span: Span,
     ) -> None:
         """Generate and publish the samples of one part."""
         try:
@@ -174,11 +188,12 @@ class RolloutWorker:
                     rollouts.append(rollout)
                     await self._publish(rollout)
         except (RequestRefused, WorkflowFailed, RewardError) as error:
+            mark_failed(span, type(error).__name__)
             rollouts.append(to_failed_rollout(item, str(error), self._name))
             await self._publish(rollouts[-1])
 
     async def _score_continuations(
-        self, item: rollout_pb2.WorkItem, rollouts: list[rollout_pb2.Rollout]
+        self, item: rollout_pb2.WorkItem, rollouts: list[rollout_pb2.Rollout], span: Span
     ) -> None:
         """Compute and publish the log-probabilities of the responses that the item gives."""
         token_lists = [list(continuation.tokens) for continuation in item.continuations]
@@ -186,13 +201,17 @@ class RolloutWorker:
             logprobs, version = await self._generator.continuation_logprobs(item.prompt_tokens, token_lists)
             rollouts += to_given_rollouts(item, logprobs, version, self._name)
         except RequestRefused as error:
+            mark_failed(span, type(error).__name__)
             rollouts.append(to_failed_rollout(item, str(error), self._name))
         for rollout in rollouts:
             await self._publish(rollout)
 
-    def _skip(self, item: rollout_pb2.WorkItem, reason: str, cause: str) -> None:
+    def _skip(self, item: rollout_pb2.WorkItem, reason: str, cause: str, span: Span) -> None:
         """Count and log an item that is acknowledged without samples."""
         self.on_skip(reason)
+        span.set_attribute("kubealign.skipped", reason)
+        if reason != STALE:
+            mark_failed(span, reason)
         log.log(
             logging.INFO if reason == STALE else logging.WARNING,
             "skipped a work item",
@@ -200,7 +219,8 @@ class RolloutWorker:
         )
 
     async def _publish(self, rollout: rollout_pb2.Rollout) -> None:
-        await self._bus.publish("rollouts", rollout.SerializeToString(), make_message_id(rollout))
+        message_id = make_message_id(rollout)
+        await self._bus.publish("rollouts", rollout.SerializeToString(), message_id, trace_headers())
 
     def _reserve(self, samples: int) -> None:
         """Add samples to those in flight and update the capacity event."""

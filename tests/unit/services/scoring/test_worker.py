@@ -9,9 +9,11 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.contract import Delivery
 from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.runtime.rpc.errors import InvalidRequest
 from kubealign_services.scoring.serving import count_replicas, pull_count
 from kubealign_services.scoring.worker import MAX_PULL_COUNT, ScoreWorker
 from support.bad_specs import whole_job
+from support.recorded_spans import parent_of, record_spans
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -178,6 +180,48 @@ async def test_replicas_share_the_waiting_rollouts() -> None:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     assert sorted(result) == sorted(survivor.samples) == list(range(MAX_PULL_COUNT))
+
+
+async def test_spans_of_unscored_rollouts_are_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check rollouts of three steps, of which one is refused and one has a score with an error."""
+    recorder, bus = record_spans(monkeypatch), MemoryBus()
+    parents = [f"0af7651916cd43dd8448eb211c80319c-{step:016x}" for step in (1, 2, 3)]
+    for step, parent in enumerate(parents):
+        rollout = rollout_pb2.Rollout(fence=1, group_id=f"{step}/0", purpose="train")
+        headers = {"traceparent": f"00-{parent}-01"}
+        await bus.publish("rollouts", rollout.SerializeToString(), str(step), headers)
+
+    async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        if any(rollout.group_id == "1/0" for rollout in rollouts):
+            raise InvalidRequest("text of a prompt")
+        errors = {"2/0": "text of a response"}
+        return [
+            scoring_pb2.Score(group_id=each.group_id, error=errors.get(each.group_id, ""))
+            for each in rollouts
+        ]
+
+    worker = asyncio.create_task(ScoreWorker(bus, "reward-even", frozenset({"train"}), score).run())
+    try:
+        async with asyncio.timeout(_SECONDS):
+            scored: list[str] = []
+            while len(scored) < 2:
+                for delivery in await bus.pull("scores", "driver", _SAMPLES, 1.0):
+                    scored.append(scoring_pb2.Score.FromString(delivery.data).group_id)
+                    await delivery.ack()
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+    assert scored == ["0/0", "2/0"]
+    errors = {
+        parent_of(span): (span.status.status_code.name, (span.attributes or {}).get("error.type"))
+        for span in recorder.named("Score")
+    }
+    assert errors == {
+        parents[0]: ("UNSET", None),
+        parents[1]: ("ERROR", "InvalidRequest"),
+        parents[2]: ("ERROR", "FailedScore"),
+    }
+    assert not any("text of" in span.to_json() for span in recorder.named("Score"))
 
 
 @pytest.mark.parametrize(("replicas", "count"), [(0, 64), (1, 64), (2, 32), (3, 21), (64, 1), (1024, 1)])

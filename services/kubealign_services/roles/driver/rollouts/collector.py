@@ -1,10 +1,12 @@
 """Driver's client of the message bus: publishes work items and collects rollouts and scores."""
 
 import asyncio
+import contextvars
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
+from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.contract import Bus
@@ -16,6 +18,7 @@ from kubealign_services.roles.driver.rollouts.group_tracker import (
     RolloutGroup,
     describe_discards,
 )
+from kubealign_services.telemetry.message_tracing import trace_headers
 
 _SUBJECTS = ("work", "rollouts", "scores")
 _PULL_COUNT = 64
@@ -50,7 +53,9 @@ class RolloutCollector:
         self._stop = stop
         self._report_wait = report_wait
         # Tracker -> function that publishes what its groups lack on an empty bus.
-        self._trackers: dict[GroupTracker, Callable[[], Awaitable[None]]] = {}
+        self._trackers: dict[GroupTracker, Callable[[], Coroutine[Any, Any, None]]] = {}
+        # Context of the latest request, which names its trace.
+        self._request_context = contextvars.Context()
         self._failures: list[GroupFailure] = []
         self._update_event = asyncio.Event()
         self._receivers: list[asyncio.Task[None]] = []
@@ -76,7 +81,7 @@ class RolloutCollector:
             pump.cancel()
         await asyncio.gather(*self._receivers, return_exceptions=True)
 
-    def register(self, tracker: GroupTracker, republish: Callable[[], Awaitable[None]]) -> None:
+    def register(self, tracker: GroupTracker, republish: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Deliver results to this tracker from now on.
 
         Args:
@@ -113,7 +118,7 @@ class RolloutCollector:
         message_id = f"{self.fence}:{item.purpose}:{item.group_id}:{item.attempt}"
         if renewals:
             message_id += f":renewal:{renewals}"
-        await self._bus.publish("work", item.SerializeToString(), message_id)
+        await self._publish("work", item, message_id)
 
     async def request_scores(self, rollout: rollout_pb2.Rollout, renewals: int = 0) -> None:
         """Publish a rollout that has arrived already once more, for its scorers.
@@ -126,7 +131,7 @@ class RolloutCollector:
         )
         if renewals:
             message_id += f":{renewals}"
-        await self._bus.publish("rollouts", rollout.SerializeToString(), message_id)
+        await self._publish("rollouts", rollout, message_id)
 
     async def wait_for_updates(self, tracker: GroupTracker, poll: bool = False) -> list[GroupFailure]:
         """Wait until a result arrives or a group of this tracker is overdue; return the failed attempts of
@@ -165,6 +170,13 @@ class RolloutCollector:
                 raise UnrecoverableError(failure.cause)
         return failures
 
+    async def _publish(
+        self, subject: str, message: rollout_pb2.WorkItem | rollout_pb2.Rollout, message_id: str
+    ) -> None:
+        """Publish a request as a part of the current trace."""
+        self._request_context = contextvars.copy_context()
+        await self._bus.publish(subject, message.SerializeToString(), message_id, trace_headers())
+
     async def _receive(self, subject: str) -> None:
         """Receive messages of a subject and dispatch them, until cancelled."""
         while True:
@@ -187,7 +199,8 @@ class RolloutCollector:
         async for _ in losses:
             log.warning("the message bus has lost its data; outstanding requests are published again")
             for refill in list(self._trackers.values()):
-                await refill()
+                # A part of the trace of the latest step that has requested work.
+                await asyncio.create_task(refill(), context=self._request_context)
 
     async def _report_discards(self, subject: str) -> None:
         """Log messages that the bus has discarded, and report them to the trackers."""

@@ -20,9 +20,11 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
+from kubealign_services.messaging.contract import Delivery
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.worker import RolloutWorker
+from support.recorded_spans import parent_of, record_spans
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -213,6 +215,122 @@ async def test_expired_items_are_counted(has_remaining_seconds: bool) -> None:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+_PARENT = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
+_TRACED = {"traceparent": f"00-{_PARENT}-01"}
+
+
+class CountedPulls(MemoryBus):
+    """Bus that counts the work items that its worker has pulled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pulled_items = asyncio.Semaphore(0)
+
+    async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
+        deliveries = await super().pull(subject, consumer, count, timeout)
+        for _ in deliveries if subject == "work" else ():
+            self.pulled_items.release()
+        return deliveries
+
+
+async def pull_headers(bus: MemoryBus, count: int) -> list[dict[str, str]]:
+    """Return the headers of the next samples, which stay on the bus."""
+    headers: list[dict[str, str]] = []
+    while len(headers) < count:
+        headers += [dict(delivery.headers) for delivery in await bus.pull("rollouts", "auditor", 8, 5.0)]
+    return headers
+
+
+async def test_a_traced_item_has_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check its parent and numbers, and that its samples name that parent, also those published again."""
+    recorder = record_spans(monkeypatch)
+    bus, engine = CountedPulls(), Engine()
+    other = bus.new_connection()
+    item = work_item()
+    item.deadline, item.attempt = time.time() + 60, 1
+    engine.may_finish = lambda finished: finished < 1
+    async with working(bus, engine):
+        await other.publish("work", item.SerializeToString(), "1", _TRACED)
+        assert await pull_headers(other, 1) == [_TRACED]
+        await bus.simulate_data_loss()
+        await other.publish("work", item.SerializeToString(), "1", _TRACED)
+        for _ in range(2):
+            await bus.pulled_items.acquire()
+        engine.may_finish = lambda finished: True
+        assert await pull_headers(other, 2) == [_TRACED, _TRACED]
+    (span,) = recorder.named("Generate")
+    assert parent_of(span) == _PARENT and span.kind.name == "CONSUMER" and span.status.is_unset
+    assert {key: value for key, value in (span.attributes or {}).items() if key.startswith("kubealign.")} == {
+        "kubealign.fence": 1,
+        "kubealign.purpose": "train",
+        "kubealign.attempt": 1,
+        "kubealign.prompts": 1,
+        "kubealign.prompt_tokens": 1,
+        "kubealign.samples": 2,
+        "kubealign.tokens": 2,
+        "kubealign.weights_version": 0,
+    }
+    assert [event.name for event in span.events] == ["weights ready"]
+
+
+@pytest.mark.parametrize("headers", [None, {"traceparent": "not-a-trace"}, {"Traceparent": "x"}])
+async def test_an_item_without_a_trace_is_generated_without_a_span(
+    headers: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = record_spans(monkeypatch)
+    bus, engine = MemoryBus(), Engine()
+    item = work_item()
+    item.deadline = time.time() + 60
+    async with working(bus, engine):
+        await bus.publish("work", item.SerializeToString(), "1", headers)
+        assert await pull_headers(bus.new_connection(), 2) == [{}, {}]
+    assert recorder.exporter.get_finished_spans() == ()
+
+
+async def test_each_delivery_of_an_item_has_a_span_and_a_failed_one_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = record_spans(monkeypatch)
+    bus, engine = MemoryBus(), Engine()
+    item = work_item()
+    item.deadline = time.time() + 60
+    generator = Dying(engine, compute)
+    worker = RolloutWorker("rollout-7", bus, generator, Fitted(), capacity=64)  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
+    try:
+        await bus.publish("work", item.SerializeToString(), "1", _TRACED)
+        assert await pull_headers(bus.new_connection(), 2) == [_TRACED, _TRACED]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    lost, again = recorder.named("Generate")
+    assert parent_of(lost) == parent_of(again) == _PARENT
+    assert (lost.status.status_code.name, (lost.attributes or {})["error.type"]) == ("ERROR", "EngineLost")
+    assert "killed" not in lost.to_json()
+    assert again.status.is_unset
+
+
+async def test_refused_and_expired_items_have_failed_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = record_spans(monkeypatch)
+    bus, engine = MemoryBus(), Engine()
+    refused, expired = work_item(), work_item()
+    # The engine has a request of this name already.
+    engine.waiting.append(("1:train:0/3:0", 0))
+    refused.deadline = time.time() + 60
+    expired.group_id, expired.deadline = "0/4", time.time() - 1
+    engine.may_finish = lambda finished: False
+    async with working(bus, engine):
+        await bus.publish("work", expired.SerializeToString(), "1", _TRACED)
+        await bus.publish("work", refused.SerializeToString(), "2", _TRACED)
+        (failed,) = await samples(bus.new_connection(), 1)
+        assert failed.finish_reason == rollout_pb2.FINISH_REASON_FAILED
+    spans = recorder.named("Generate")
+    assert [span.status.status_code.name for span in spans] == ["ERROR", "ERROR"]
+    assert {(span.attributes or {})["error.type"] for span in spans} == {"expired", "RequestRefused"}
+    assert {(span.attributes or {}).get("kubealign.skipped") for span in spans} == {"expired", None}
 
 
 def work_item() -> rollout_pb2.WorkItem:

@@ -23,6 +23,7 @@ from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSam
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts, ListPrompts
+from support.recorded_spans import record_spans
 
 ROWS = [
     PreparedRow(row=i, prompt_tokens=[i + 1], prompt_text=str(i), columns={"answer": i}) for i in range(6)
@@ -394,6 +395,36 @@ async def test_requests_lost_by_the_bus_are_published_again() -> None:
         assert await other.pull("work", "other", 1, 0.2) == [], "both samples have come"
         (group,) = await taking
         assert group.attempt == 0 and sorted(group.rollouts) == [0, 1]
+
+
+async def test_requests_are_part_of_the_trace_of_their_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check those that a step publishes, and those published again when the bus has lost its data."""
+    recorder, bus = record_spans(monkeypatch), MemoryBus()
+    other = bus.new_connection()
+
+    async def pulled(subject: str) -> tuple[bytes, str]:
+        (delivery,) = await other.pull(subject, "other", 1, 5.0)
+        await delivery.ack()
+        return delivery.data, delivery.headers.get("traceparent", "none")
+
+    async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as opened:
+        buffer = GroupBuffer(opened, epochs(), plan(prompts_per_step=1), "train", ("exact",))
+        with recorder.step(1) as step:
+            taking = asyncio.create_task(buffer.take_batch(version=0))
+        work, header = await pulled("work")
+        assert step in header
+        await bus.simulate_data_loss()
+        _, header = await pulled("work")
+        assert step in header
+        rollout = rollout_of(rollout_pb2.WorkItem.FromString(work), 0)
+        with recorder.step(2) as step:
+            await opened.request_scores(rollout)
+        _, header = await pulled("rollouts")
+        assert step in header
+        await opened.request_scores(rollout, renewals=1)
+        assert await pulled("rollouts") == (rollout.SerializeToString(), "none"), "validation has no trace"
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
 
 
 REWARDS = [Reward(name="exact", function=RewardFunction(module="a:b"))]
