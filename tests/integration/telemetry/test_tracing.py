@@ -1,19 +1,21 @@
 """Traces of a whole job, as an OTLP endpoint gets them: one for each step, over all roles."""
 
 import gzip
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from support.running import run_command
-from support.tiny_jobs import online_job, write_jobs
+from support.tiny_jobs import online_job, sft_job, write_jobs
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -194,16 +196,42 @@ def test_work_ahead_of_its_step_is_below_the_step_that_requests_it(
             assert sum(map(int, scored)) == 2 * prompts * SAMPLES
 
 
+def test_scores_of_given_rows_are_below_the_phase_that_requests_them(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check a job without rollouts, whose steps wait for the reference in a phase."""
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": first, "chosen": "b", "rejected": "a"} for first in "abcdef"]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    algorithm = {"dpo": {"rowsPerStep": 2}}
+    data = {"preferences": {"source": {"path": str(pairs)}}}
+    run_job(collector, tmp_path, monkeypatch, sft_job(tmp_path, "traced", algorithm=algorithm, data=data))
+    roots, traces = steps_and_traces(collector)
+    for step in range(1, STEPS + 1):
+        spans = traces[roots[step].trace]
+        (phase,) = [span for span in spans if (span.process, span.name) == ("driver", "reference")]
+        assert phase.parent == roots[step].identity
+        scored = [span for span in spans if span.name == "Score"]
+        assert {(span.process, span.parent) for span in scored} == {("reference-0", phase.identity)}
+        # A preferred and a rejected response for each row.
+        assert sum(int(span.attributes["kubealign.rollouts"]) for span in scored) == 4
+
+
 def run_traced_job(
     collector: Collector, folder: Path, monkeypatch: pytest.MonkeyPatch, **fields: object
 ) -> None:
     """Run a job with reward and reference, whose processes send their spans to the collector."""
-    host, port = collector.server.server_address[:2]
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{host}:{port}")
     # The coefficient is not 0, so that the job has a reference.
     kl = {"kl": {"fixed": {"coefficient": 0.01}}}
     algorithm = {"rloo": {"promptsPerStep": PROMPTS, "samplesPerPrompt": SAMPLES} | kl | fields}
-    file = write_jobs(folder, online_job(folder, "traced", algorithm, maxSteps=STEPS))
+    run_job(collector, folder, monkeypatch, online_job(folder, "traced", algorithm, maxSteps=STEPS))
+
+
+def run_job(collector: Collector, folder: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, Any]) -> None:
+    """Run a job whose processes send their spans to the collector."""
+    host, port = collector.server.server_address[:2]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{host}:{port}")
+    file = write_jobs(folder, job)
     ended = run_command("run", str(file), "--runs-dir", str(folder / "runs"), timeout=150)
     assert ended.code == 0, ended.output
 
