@@ -8,31 +8,20 @@ from typing import Any
 import pytest
 
 from support.running import RunningJobs, alive, children, left_running
-from support.tiny_jobs import ARCHITECTURE, online_job, write_jobs
+from support.tiny_jobs import online_job, write_jobs
 from support.vllm_environment import ABSENT, VLLM_PYTHON
+from support.vllm_jobs import VLLM_MODEL, VLLM_ROLLOUT
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(bool(ABSENT), reason=ABSENT)]
 
 STEPS = 8
 GRPO = {"grpo": {"promptsPerStep": 8, "samplesPerPrompt": 4}}
-#: Heads of 32 dimensions, the least that vLLM has on a CPU.
-MODEL = {
-    "config": {
-        "architecture": ARCHITECTURE
-        | {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1},
-        "tokenizer": {"train": {"characters": {}}},
-    }
-}
-ROLLOUT = {
-    "engine": {"vllm": {"precision": "Float32", "maxSequences": 16, "cacheGib": 0.25}},
-    "sampling": {"maxTokens": 8},
-}
 
 
 def vllm_job(folder: Path, name: str, algorithm: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """Return a job of STEPS steps whose rollout workers use vLLM."""
     return online_job(
-        folder, name, algorithm, maxSteps=STEPS, policy={"model": MODEL}, rollout=ROLLOUT, **spec
+        folder, name, algorithm, maxSteps=STEPS, policy={"model": VLLM_MODEL}, rollout=VLLM_ROLLOUT, **spec
     )
 
 
@@ -85,7 +74,7 @@ def test_a_killed_engine_costs_one_restart_of_its_worker(tmp_path: Path) -> None
 @pytest.mark.full
 def test_ppo(tmp_path: Path) -> None:
     algorithm = {"ppo": {"promptsPerStep": 8, "samplesPerPrompt": 2, "minibatchSequences": 16}}
-    job = vllm_job(tmp_path, "ppo-on-vllm", algorithm, critic={"model": MODEL})
+    job = vllm_job(tmp_path, "ppo-on-vllm", algorithm, critic={"model": VLLM_MODEL})
     with RunningJobs(write_jobs(tmp_path, job), tmp_path / "runs") as run:
         assert run.end(timeout=300) == 0, run.output
         check_result(run, "ppo-on-vllm")
