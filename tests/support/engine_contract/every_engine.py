@@ -158,6 +158,15 @@ class EngineContract:
         self.check(subject, await first, 1, *before)
         self.check(subject, await second, 2, *after)
 
+    async def test_a_known_prompt_is_computed_again_after_a_refit(self, subject: Subject) -> None:
+        """The keys and values of a prompt that an engine keeps are those of the weights before."""
+        request = group("known", 1, 2, prompt=tuple(range(64)))
+        for version in (1, 2):
+            await refitted(subject, version)
+            for _ in range(2):
+                samples = await generated(subject.generator, request)
+                self.check(subject, samples, version, request)
+
     async def test_an_adapter_is_merged_into_the_last_refit(self, subject: Subject) -> None:
         await refitted(subject, 1)
         engine = torch_engine(subject.folder, 1)

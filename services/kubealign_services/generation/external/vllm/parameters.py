@@ -11,6 +11,9 @@ WORKER_EXTENSION = "kubealign_services.generation.external.vllm.worker.VllmWorke
 #: Least number of tokens of one pass on a CPU, as vLLM has it.
 _CPU_BATCHED_TOKENS = 2048
 _CPU_CACHE_GIB = 4.0
+#: Tokens of a block of the KV cache on a CPU, the least there; only prompts that fill a block are computed once
+#: for several samples. vLLM's own choice is 128.
+_CPU_BLOCK_TOKENS = 32
 
 
 def library_variables(spec: VllmEngineSpec, *, on_cpu: bool) -> dict[str, str]:
@@ -66,6 +69,7 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu
     if on_cpu:
         arguments |= {
             "enforce_eager": True,
+            "block_size": _CPU_BLOCK_TOKENS,
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(context, _CPU_BATCHED_TOKENS),
         }

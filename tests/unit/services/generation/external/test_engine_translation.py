@@ -116,7 +116,7 @@ def test_vllm_has_variables_of_its_own(tensor: int, on_cpu: bool, expected: dict
 def test_vllm_on_a_cpu_computes_each_prompt_in_one_pass(context: int, tokens: int) -> None:
     arguments = vllm.engine_arguments(Path("/m"), VllmEngineSpec(), context, on_cpu=True)
     assert not arguments["enable_chunked_prefill"] and arguments["max_num_batched_tokens"] == tokens
-    assert arguments["kv_cache_memory_bytes"] == 4 * 2**30
+    assert (arguments["kv_cache_memory_bytes"], arguments["block_size"]) == (4 * 2**30, 32)
     freed = VllmEngineSpec(between_phases=IdleMemoryPolicy.FREED)
     with pytest.raises(ValueError, match=r"betweenPhases is Freed.*set it to Resident"):
         vllm.engine_arguments(Path("/m"), freed, context, on_cpu=True)
