@@ -18,8 +18,9 @@ from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.messaging.contract import Bus, Delivery
 from kubealign_services.messaging.decoding import decode_or_reject
 from kubealign_services.runtime.rpc.errors import InvalidRequest
-from kubealign_services.telemetry.message_tracing import batch_spans, mark_failed
+from kubealign_services.telemetry.message_tracing import batch_spans
 from kubealign_services.telemetry.rates import BusyShare, Rate
+from kubealign_services.telemetry.span_status import mark_failed
 
 #: Most rollouts that a worker pulls at a time: they are scored in one call.
 MAX_PULL_COUNT = 64

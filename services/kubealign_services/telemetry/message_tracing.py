@@ -16,15 +16,16 @@ message whose header is missing or malformed has no span; the work is the same.
 https://www.w3.org/TR/trace-context/, https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from opentelemetry import context, trace
-from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
+
+from kubealign_services.telemetry.span_status import failures_marked
 
 #: Name of the header that makes a message part of a trace.
 TRACE_PARENT = "traceparent"
@@ -97,16 +98,6 @@ def batch_spans(
         yield [spans.get(each.get(TRACE_PARENT, ""), INVALID_SPAN) for each in headers]
 
 
-def mark_failed(span: Span, kind: str) -> None:
-    """Set the status of a span to ERROR.
-
-    Args:
-        kind: Class of the error. Its text is not recorded: it may contain data of the job.
-    """
-    span.set_attribute("error.type", kind)
-    span.set_status(StatusCode.ERROR, kind)
-
-
 def _publisher_context(headers: Mapping[str, str]) -> context.Context | None:
     """Return the context of the span that the headers name; None if they name none."""
     if TRACE_PARENT not in headers:
@@ -129,20 +120,10 @@ def _start(
 
 @contextmanager
 def _ended_spans(spans: list[Span]) -> Iterator[list[Span]]:
-    """End the spans with the block, and mark them as failed if the block raises.
-
-    Cancelled work is no failure: the worker ends and returns the message to the bus.
-    """
+    """End the spans with the block, and mark them as failed if the block raises."""
     try:
-        yield spans
-    except asyncio.CancelledError:
-        for span in spans:
-            span.set_attribute("kubealign.cancelled", True)
-        raise
-    except Exception as error:
-        for span in spans:
-            mark_failed(span, type(error).__name__)
-        raise
+        with failures_marked(spans):
+            yield spans
     finally:
         for span in spans:
             span.end()

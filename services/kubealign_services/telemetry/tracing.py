@@ -11,10 +11,13 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
+
+from kubealign_services.telemetry.span_status import failures_marked
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Time for the last spans when a process ends.
@@ -67,7 +70,7 @@ async def send_traces(job: str, namespace: str, role: str, process: str) -> Asyn
 @contextmanager
 def span(name: str, attributes: Mapping[str, AttributeValue] | None = None) -> Iterator[None]:
     """Measure a part of the current trace, or the whole of a new one."""
-    with _tracer.start_as_current_span(name, attributes=attributes):
+    with _current_span(name, attributes=attributes):
         yield
 
 
@@ -98,5 +101,17 @@ def server_span(method: str, metadata: Sequence[tuple[str, str | bytes]] | None)
         yield
         return
     context = propagate.extract(carrier)
-    with _tracer.start_as_current_span(method.lstrip("/"), context=context, kind=SpanKind.SERVER):
+    with _current_span(method.lstrip("/"), context=context, kind=SpanKind.SERVER):
+        yield
+
+
+@contextmanager
+def _current_span(name: str, **options: Any) -> Iterator[None]:
+    """Open a span. It records only the class of an error: its text may contain data of the job."""
+    with (
+        _tracer.start_as_current_span(
+            name, record_exception=False, set_status_on_exception=False, **options
+        ) as current,
+        failures_marked([current]),
+    ):
         yield

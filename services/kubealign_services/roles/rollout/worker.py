@@ -31,7 +31,8 @@ from kubealign_services.roles.rollout.sample_producers import SampleProducer, Si
 from kubealign_services.roles.rollout.weights import WorkerWeights
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.scoring.functions.errors import RewardError
-from kubealign_services.telemetry.message_tracing import continue_trace, mark_failed, trace_headers, work_span
+from kubealign_services.telemetry.message_tracing import continue_trace, trace_headers, work_span
+from kubealign_services.telemetry.span_status import mark_failed
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
 #: Few items per pull, so that workers share the work.

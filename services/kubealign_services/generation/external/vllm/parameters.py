@@ -11,8 +11,8 @@ WORKER_EXTENSION = "kubealign_services.generation.external.vllm.worker.VllmWorke
 #: Least number of tokens of one pass on a CPU, as vLLM has it.
 _CPU_BATCHED_TOKENS = 2048
 _CPU_CACHE_GIB = 4.0
-#: Tokens of a block of the KV cache on a CPU, the least there; only prompts that fill a block are computed once
-#: for several samples. vLLM's own choice is 128.
+#: Tokens of a block of the KV cache on a CPU, the least there; only prompts that fill a block are computed
+#: once for several samples. vLLM's own choice is 128.
 _CPU_BLOCK_TOKENS = 32
 
 
