@@ -224,10 +224,3 @@ async def test_missing_vllm_is_named() -> None:
 async def test_missing_tensorrt_llm_is_named() -> None:
     with pytest.raises(PermanentFailure, match="use an image that has it"):
         await TensorRTLLMExternalEngine.create(Path("/m"), TensorRTLLMEngineSpec(), 512)
-
-
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: its own classes were not asked")
-def test_vllm_accepts_the_arguments() -> None:
-    from vllm import SamplingParams
-
-    SamplingParams(**vllm.sampling_arguments(SAMPLING, 3, [7]))
