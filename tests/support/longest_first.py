@@ -8,6 +8,8 @@ SECONDS = {
     "integration/messaging/test_jetstream_restart.py": 80,
     "integration/docs/test_quickstarts.py": 76,
     "integration/docs/test_tutorial.py": 55,
+    "integration/vllm/test_vllm_job.py": 70,
+    "integration/vllm/test_vllm_contract.py": 60,
     "integration/numbers/test_every_step.py": 50,
     "integration/jobs/test_job_survives.py": 50,
     "integration/placement/test_rollout_with_trainer.py": 50,

@@ -64,8 +64,10 @@ class TensorRTLLMExternalEngine:
     ) -> ExternalSample:
         from tensorrt_llm.sampling_params import LogprobMode
 
+        # Greedy sampling is top-k of 1, after which the processed distribution is a point.
+        mode = LogprobMode.RAW if sampling.temperature == 0 else LogprobMode.PROCESSED
         parameters = self._library.SamplingParams(
-            **sampling_arguments(sampling, seed, ends), logprobs_mode=LogprobMode.PROCESSED
+            **sampling_arguments(sampling, seed, ends), logprobs_mode=mode
         )
         return to_external_sample((await self._generate(prompt, parameters)).outputs[0])
 

@@ -22,6 +22,10 @@ class TensorRTLLMWorkerExtension(WorkerExtension):  # type: ignore[misc]
                 if hasattr(module, "pre_reload_weights") and not getattr(module, "_weights_removed", False):
                     module.pre_reload_weights()
             runner.model.first_pre_reload_weights = True
-        with safe_open(file, framework="pt", device=f"cuda:{self.device_id}") as file_weights:
-            weights = {name: file_weights.get_tensor(name) for name in file_weights.keys()}  # noqa: SIM118
+        device = next(runner.model.parameters()).device
+        with safe_open(file, framework="pt", device="cpu") as file_weights:
+            weights = {
+                name: file_weights.get_tensor(name).to(device)
+                for name in file_weights.keys()  # noqa: SIM118
+            }
             runner.model_loader.reload(runner.model, weights, allow_partial_loading=True)
