@@ -39,7 +39,7 @@ def clock_changes(
         "active_since": previous.active_since,
         "active_seconds": previous.active_seconds,
     }
-    if running or start_order.has_enough(candidates, job, _is_scheduled):
+    if running or start_order.has_enough(candidates, job, start_order.is_scheduled):
         changes["active_since"] = previous.active_since or snapshot.timestamp
     elif previous.active_since is not None:
         changes = {
@@ -83,10 +83,6 @@ def deadline_times(snapshot: JobSnapshot, job: AlignmentJob, changes: Mapping[st
     except OverflowError:
         return times
     return times
-
-
-def _is_scheduled(unit: ProcessUnit) -> bool:
-    return all(member.pod is not None and pod_state.was_scheduled(member.pod) for member in unit.members)
 
 
 def _has_started(unit: ProcessUnit) -> bool:

@@ -1,11 +1,15 @@
 """Readiness of a job's processes, and what blocks those that are not ready."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from kubealign.roles import PREPARE
+from kubealign.roles import PREPARE, generation_role
+from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import RoleStatus
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
+from kubealign_operator.kube_views.observed_job import PodView
+from kubealign_operator.manifests import pod_layout
 from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.pod_actions import has_too_many_leftovers
@@ -46,6 +50,29 @@ def role_statuses(units: Sequence[ProcessUnit], prepared: bool) -> list[RoleStat
         is_done = prepared and unit.name == PREPARE
         groups[unit.group] = desired + unit_desired, ready + (unit_desired if is_done else unit_ready)
     return [RoleStatus(name=name, replicas=desired, ready=ready) for name, (desired, ready) in groups.items()]
+
+
+def rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, Any]:
+    """Return the status fields of the rollout workers, for kubectl scale; empty: the job has none."""
+    if not job.spec.samples:
+        return {}
+    group = generation_role(snapshot.processes)
+    pods = [
+        view
+        for view in snapshot.first_rank_pods(group)
+        if view.name not in snapshot.kept_pods and not pod_state.is_terminating(view)
+    ]
+    is_multi_pod = any(
+        process.group == group and process.elastic and process.world_size > 1
+        for process in snapshot.processes
+    )
+    selector = names.rollout_selector(snapshot.uid, group, several=is_multi_pod)
+    return {"rollout_replicas": sum(_worker_count(pod) for pod in pods), "selector": selector}
+
+
+def _worker_count(pod: PodView) -> int:
+    """Return the number of rollout workers that begin in a pod: each rank of a trainer may be one."""
+    return 1 if names.WORKER_RANK_LABEL in pod.labels else pod_layout.pod_size(pod)
 
 
 def blocking_reason(

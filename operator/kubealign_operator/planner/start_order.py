@@ -6,9 +6,21 @@ from kubealign.process_settings import Role
 from kubealign.role_specs import StartStage
 from kubealign.roles import PREPARE
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.status import ConditionStatus, JobPhase
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner.plan import PREPARED
+from kubealign_operator.planner.previous_status import condition_of
 from kubealign_operator.planner.process_units import ProcessUnit
+from kubealign_operator.planner.snapshot import JobSnapshot
+
+
+def was_prepared(snapshot: JobSnapshot) -> bool:
+    """Return True when the status records that preparation has finished."""
+    condition = condition_of(snapshot.previous_status, PREPARED)
+    return snapshot.previous_status.phase is JobPhase.RUNNING or (
+        condition is not None and condition.status is ConditionStatus.TRUE
+    )
 
 
 def has_prepared(units: Sequence[ProcessUnit]) -> bool:
@@ -44,6 +56,11 @@ def has_enough(
 def is_complete(unit: ProcessUnit) -> bool:
     """Return True when all processes of the unit are ready, or finished."""
     return unit.ready_count == unit.process_count
+
+
+def is_scheduled(unit: ProcessUnit) -> bool:
+    """Return True when all pods of the unit have a node."""
+    return all(member.pod is not None and pod_state.was_scheduled(member.pod) for member in unit.members)
 
 
 def startable_units(units: Sequence[ProcessUnit], prepared: bool, running: bool) -> frozenset[str]:

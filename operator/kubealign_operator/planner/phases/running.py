@@ -4,20 +4,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from kubealign.roles import PREPARE, generation_role
+from kubealign.roles import PREPARE
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import (
-    ConditionStatus,
     CredentialsStatus,
     DependencyResult,
     JobPhase,
     ResultLocation,
 )
 from kubealign.storage_errors import STORAGE_WAIT_PREFIX
-from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.kube_views.observed_job import PodView
-from kubealign_operator.manifests import pod_layout
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner import start_order
@@ -63,6 +59,7 @@ from kubealign_operator.planner.readiness import (
     pending_processes,
     refused_object_reason,
     role_statuses,
+    rollout_status,
 )
 from kubealign_operator.planner.restart_policy import RestartOutcome, apply_restart_policy
 from kubealign_operator.planner.snapshot import JobSnapshot
@@ -88,7 +85,7 @@ def plan_active(
     if failure_reason is not None:
         return plan_failure(snapshot, failure_reason)
     lifecycle = job.spec.lifecycle
-    prepared = _was_prepared(snapshot)
+    prepared = start_order.was_prepared(snapshot)
     units = snapshot.units(snapshot.previous_status.attempts)
     prepared = prepared or start_order.has_prepared(units)
     # The output of preparation is in the run directory: its pod is not needed again.
@@ -112,7 +109,7 @@ def plan_active(
         "checkpoint_source": checkpoint_source,
         "credentials": credentials.status,
         "document": document.status,
-        **_rollout_status(snapshot, job),
+        **rollout_status(snapshot, job),
     }
     if outdated_pods(snapshot, credentials.status):
         status_changes["roles"] = role_statuses(units, prepared)
@@ -222,13 +219,6 @@ def _unadmitted_message(admission: JobAdmission | None, workloads: WorkloadActio
     return f"{workers} in queue {admission.queue} of Kueue"
 
 
-def _was_prepared(snapshot: JobSnapshot) -> bool:
-    condition = condition_of(snapshot.previous_status, PREPARED)
-    return snapshot.previous_status.phase is JobPhase.RUNNING or (
-        condition is not None and condition.status is ConditionStatus.TRUE
-    )
-
-
 def _complete_groups(snapshot: JobSnapshot) -> frozenset[str]:
     return frozenset(
         role.name for role in snapshot.previous_status.roles or [] if role.ready >= role.replicas > 0
@@ -302,28 +292,6 @@ def _restart_status(snapshot: JobSnapshot, outcome: RestartOutcome) -> Mapping[s
         "restarts": outcome.restarts,
         "attempts": {name: count for name, count in attempts.items() if count} or None,
     }
-
-
-def _rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, Any]:
-    if not job.spec.samples:
-        return {}
-    group = generation_role(snapshot.processes)
-    pods = [
-        view
-        for view in snapshot.first_rank_pods(group)
-        if view.name not in snapshot.kept_pods and not pod_state.is_terminating(view)
-    ]
-    is_multi_pod = any(
-        process.group == group and process.elastic and process.world_size > 1
-        for process in snapshot.processes
-    )
-    selector = names.rollout_selector(snapshot.uid, group, several=is_multi_pod)
-    return {"rollout_replicas": sum(_worker_count(pod) for pod in pods), "selector": selector}
-
-
-def _worker_count(pod: PodView) -> int:
-    """Return the number of rollout workers that begin in a pod: each rank of a trainer may be one."""
-    return 1 if names.WORKER_RANK_LABEL in pod.labels else pod_layout.pod_size(pod)
 
 
 def _renewal_times(credentials: CredentialsStatus) -> list[datetime]:
