@@ -176,6 +176,7 @@ def test_every_field_of_the_status_can_be_stored(
             "expiresAt": now,
             "renewalRequest": "once",
         },
+        "startTurn": {"waitingSince": now, "heldSince": now, "endedAt": now, "lost": "no node for pod sft-0"},
         "document": {"generation": 2, "digest": "5d1c2ab0-5f3f5d1c2ab07e61"},
     }
     assert set(status) == set(document_fields(AlignmentJobStatus))

@@ -91,6 +91,15 @@ class PlatformConfig(_Section):
     run_as_user: int | None = Field(65532, ge=1, description="null: a user of the namespace's range.")
     fs_group: int | None = Field(65532, ge=1, description="null: a group of the namespace's range.")
     uses_kueue: bool = Field(False, description="Jobs with a queue label are admitted by Kueue.")
+    start_one_at_a_time: bool = Field(
+        False, description="Jobs without a queue create the pods that must run together one after the other."
+    )
+    start_turn_seconds: int = Field(
+        300,
+        ge=10,
+        le=86400,
+        description="Seconds after which a job whose pods do not all fit gives way to one that waits.",
+    )
     max_processes: int = Field(2048, ge=1, le=65536, description="Processes that one job may have.")
     credentials_lifetime_days: int = Field(
         90,

@@ -28,6 +28,7 @@ from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.create_errors import CreateErrors
 from kubealign_operator.controller.state.kueue_objects import KueueObjects
 from kubealign_operator.controller.state.owned_objects import OwnedObjects
+from kubealign_operator.controller.state.start_turns import StartTurns
 from kubealign_operator.controller.state.work_queue import WorkQueue
 from kubealign_operator.kube_views.observed_job import ObservedState
 from kubealign_operator.names import OWNED_SELECTOR
@@ -63,7 +64,8 @@ class OperatorManager:
         self._api = operator_api(connections, metrics, config.request_seconds, guard)
         self._metrics = metrics
         self._queue: WorkQueue[JobKey] = WorkQueue()
-        jobs = JobStore(self._queue.add)
+        start_turns = StartTurns(self._queue.add)
+        jobs = JobStore(self._queue.add, start_turns.observe)
         pods = PodStore(lambda job: self._queue.add_after(job, _BATCH_SECONDS))
         self._recorder = EventRecorder(self._api, metrics, instance)
         self._redis: PlatformRedis | None = None
@@ -79,7 +81,7 @@ class OperatorManager:
             progress = ProgressReader(self._redis, jobs, self._queue.add, config.progress_seconds)
         owned_objects = OwnedObjects(self._api, config.resync_seconds)
         kueue = KueueObjects(self._queue.add, self._reconcile_all)
-        self._state = ClusterState(jobs, pods, owned_objects, CreateErrors(), progress, kueue)
+        self._state = ClusterState(jobs, pods, owned_objects, CreateErrors(), progress, kueue, start_turns)
         options = ReflectorOptions(
             config.resync_seconds,
             on_list=lambda resource: metrics.record_list(resource.plural),

@@ -78,11 +78,14 @@ class Reconciler:
         except ApiStatusError as error:
             level = logging.WARNING if error.is_transient else logging.ERROR
             log.log(level, "%s: %s", key, error, extra={"job": str(key)})
+            if not error.is_transient:
+                self._state.start_turns.exclude(key)
             self._retry_after_error(key, error.reason, error.retry_after or 0.0)
         except NotLeader:
             raise
         except Exception:
             log.exception("%s: internal error of the operator", key, extra={"job": str(key)})
+            self._state.start_turns.exclude(key)
             self._retry_after_error(key, "Fault")
         else:
             if is_settled:
@@ -112,7 +115,10 @@ class Reconciler:
         plan = await loop.run_in_executor(self._planning, self._plan, observed, datetime.now(UTC))
         if self._state.jobs.get(key) is not job:
             raise StaleObservation("the job changed while the reconcile was planned")
+        if not self._state.start_turns.claim(key, job.uid, plan.status):
+            raise StaleObservation("another job has begun its turn to start meanwhile")
         result = await self._executor.execute(key, job, plan)
+        self._state.start_turns.confirm(key)
         if self._state.create_errors.replace(job.uid, result.create_errors):
             # The refusal, or its end, must be shown in the status at once.
             self._queue.add(key)
@@ -144,6 +150,7 @@ class Reconciler:
                 key.name, lambda name: self._pending_dependencies(JobKey(key.namespace, name))
             ),
             progress=self._state.progress.get(tracked.uid),
+            starting_jobs=self._state.start_turns.others(key),
             kueue=self._state.kueue.view(key),
         )
 

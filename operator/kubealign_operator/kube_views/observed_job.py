@@ -110,6 +110,19 @@ class DependencyView:
 
 
 @dataclass(frozen=True, slots=True)
+class StartingJob:
+    """Another job that waits for its turn to start, or has it."""
+
+    namespace: str
+    name: str
+    uid: str
+    #: status.startTurn.waitingSince; None: it does not wait.
+    waiting_since: datetime | None = None
+    #: status.startTurn.heldSince; None: it has no turn.
+    held_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DriverProgress:
     """Progress as reported by the job's driver. None: not reported."""
 
@@ -142,4 +155,6 @@ class ObservedState:
     #: Dependency cycle as job names, beginning and ending with this job; empty: no cycle.
     dependency_cycle: tuple[str, ...] = ()
     progress: DriverProgress | None = None
+    #: All other jobs that wait for their turn to start, or have it.
+    starting_jobs: tuple[StartingJob, ...] = ()
     kueue: KueueView = field(default_factory=KueueView)

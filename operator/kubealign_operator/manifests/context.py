@@ -52,6 +52,10 @@ class Platform:
     fs_group: int | None = 65532
     #: Jobs with a queue label are admitted by Kueue.
     uses_kueue: bool = False
+    #: Jobs without a queue create the pods that must run together one job after the other.
+    start_one_at_a_time: bool = False
+    #: Seconds after which a job whose pods do not all fit gives way to another job that waits to start.
+    start_turn_seconds: int = 300
     #: Processes that one job may have, its bus excluded.
     max_processes: int = 2048
     #: Days for which the certificates of a job are valid, from 1; renewed after two thirds.

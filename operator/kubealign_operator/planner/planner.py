@@ -25,6 +25,7 @@ from kubealign_operator.planner.phases.finished import (
     plan_finished,
     plan_success,
 )
+from kubealign_operator.planner.phases.one_at_a_time import plan_with_turn
 from kubealign_operator.planner.phases.pending import (
     dependency_errors,
     plan_invalid,
@@ -191,4 +192,6 @@ def _plan_admitted(
         if deadline is not None:
             return plan_failure(snapshot, deadline)
         return plan_queued(snapshot, admission, dependencies, checkpoint_source)
+    if admission is None and snapshot.platform.start_one_at_a_time:
+        return plan_with_turn(snapshot, job, dependencies, checkpoint_source)
     return plan_active(snapshot, job, dependencies, checkpoint_source, admission)

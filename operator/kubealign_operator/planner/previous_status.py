@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kubealign.spec.status import AlignmentJobStatus, Condition, CredentialsStatus
+from kubealign.spec.status import AlignmentJobStatus, Condition, CredentialsStatus, StartTurnStatus
 from kubealign_operator.kube_views.lenient_json import mapping, timestamp
 
 #: Greatest value of a counter: a greater one was not written by the operator.
@@ -55,6 +55,7 @@ def _sanitize(status: AlignmentJobStatus) -> AlignmentJobStatus:
     }
     changed["conditions"] = [*reversed(conditions.values())] or None
     changed["credentials"] = _credentials(status.credentials)
+    changed["start_turn"] = _start_turn(status.start_turn)
     document = status.document
     is_usable = document is not None and 0 < document.generation < _MAX_COUNT
     changed["document"] = document if is_usable else None
@@ -66,6 +67,13 @@ def _credentials(credentials: CredentialsStatus | None) -> CredentialsStatus | N
         return None
     times = {name: timestamp(getattr(credentials, name)) for name in ("issued_at", "expires_at")}
     return credentials.model_copy(update=times)
+
+
+def _start_turn(turn: StartTurnStatus | None) -> StartTurnStatus | None:
+    if turn is None:
+        return None
+    times = {name: timestamp(getattr(turn, name)) for name in ("waiting_since", "held_since", "ended_at")}
+    return turn.model_copy(update=times)
 
 
 def condition_of(status: AlignmentJobStatus, kind: str) -> Condition | None:

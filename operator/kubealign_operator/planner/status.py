@@ -3,7 +3,13 @@
 from datetime import datetime
 from typing import Any
 
-from kubealign.spec.status import AlignmentJobStatus, Condition, ConditionStatus, JobPhase
+from kubealign.spec.status import (
+    AlignmentJobStatus,
+    Condition,
+    ConditionStatus,
+    JobPhase,
+    StartTurnStatus,
+)
 from kubealign.termination_message import truncate_middle
 from kubealign_operator.planner.plan import (
     ACCEPTED,
@@ -26,7 +32,16 @@ from kubealign_operator.planner.snapshot import JobSnapshot
 _MAX_MESSAGE_LENGTH = 4000
 _RECONCILING_PHASES = (JobPhase.PENDING, JobPhase.STARTING, JobPhase.SUSPENDING)
 #: Reasons of a False condition that are no cause for a warning event.
-_SILENT_REASONS = ("Starting", "Ended", "Suspending", "Suspended", "Ending", "Queued", "CredentialsRenewal")
+_SILENT_REASONS = (
+    "Starting",
+    "Ended",
+    "Suspending",
+    "Suspended",
+    "Ending",
+    "Queued",
+    "CredentialsRenewal",
+    "WaitsForTurn",
+)
 
 
 def build_plan(snapshot: JobSnapshot, decision: Decision) -> ReconcilePlan:
@@ -36,6 +51,7 @@ def build_plan(snapshot: JobSnapshot, decision: Decision) -> ReconcilePlan:
         update={
             **_progress(snapshot),
             **_ignored_retry(snapshot),
+            "start_turn": _ended_turn(snapshot, decision.phase),
             **decision.status_changes,
             "observed_generation": snapshot.generation,
             "phase": decision.phase,
@@ -96,6 +112,16 @@ def _ignored_retry(snapshot: JobSnapshot) -> dict[str, Any]:
     if not snapshot.retry_annotation or (phase is not None and phase.is_final):
         return {}
     return {"retry": snapshot.retry_annotation}
+
+
+def _ended_turn(snapshot: JobSnapshot, phase: JobPhase) -> StartTurnStatus | None:
+    """Return the turn to start that a job has completed, while its pods run; None: there is none.
+
+    A phase that does not mention a turn gives it up: a job that cannot go on must not keep others waiting.
+    """
+    turn = snapshot.previous_status.start_turn
+    has_ended = turn is not None and turn.ended_at is not None
+    return turn if has_ended and phase in (JobPhase.STARTING, JobPhase.RUNNING) else None
 
 
 def _round_metric(value: float | None) -> float | None:

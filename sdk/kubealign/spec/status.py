@@ -109,6 +109,27 @@ class DocumentStatus(_StatusModel):
     )
 
 
+class StartTurnStatus(_StatusModel):
+    """Turn of the job to start, in a cluster whose jobs start one at a time."""
+
+    waiting_since: datetime | None = Field(
+        None, description="Time since which the job waits for its turn; null: it does not wait."
+    )
+    held_since: datetime | None = Field(
+        None, description="Start of the turn in which the job's pods are created; null: it has none now."
+    )
+    ended_at: datetime | None = Field(
+        None,
+        description="Time at which all pods that the job needs had a node. It takes no other turn until it "
+        "is suspended or retried.",
+    )
+    lost: str | None = Field(
+        None,
+        max_length=2048,
+        description="Reason for which the last turn was lost: the pods that had no node, and why.",
+    )
+
+
 class AlignmentJobStatus(_StatusModel):
     """Observed state of a job, written by the operator. Every field may be missing."""
 
@@ -198,6 +219,10 @@ class AlignmentJobStatus(_StatusModel):
     result: ResultLocation | None = Field(None, description="Location of the result, once it exists.")
     credentials: CredentialsStatus | None = Field(
         None, description="Certificates and passwords of the job's processes, once it has started."
+    )
+    start_turn: StartTurnStatus | None = Field(
+        None,
+        description="Turn of the job to start; null: jobs do not start one at a time, or the job takes none.",
     )
     document: DocumentStatus | None = Field(
         None, description="Document from which the job's processes read their job, once it has started."

@@ -73,6 +73,9 @@ class WatchedJob:
         return "deletionTimestamp" in self.resource["metadata"]
 
 
+OnStored = Callable[[JobKey, WatchedJob | None], None]
+
+
 class _WatchedVersions:
     """Versions up to which the watches have delivered all events, by namespace."""
 
@@ -90,12 +93,14 @@ class _WatchedVersions:
 class JobStore:
     """Cache of the jobs.
 
-    `on_change` is called for a job that is new, changed or gone, and for the jobs that depend on it. Tenants
-    write megabytes into specs and annotations: both are kept as compressed JSON.
+    `on_change` is called for a job that is new, changed or gone, and for the jobs that depend on it.
+    `on_stored` is called with each stored version, also of own writes; None: the job is gone. Tenants write
+    megabytes into specs and annotations: both are kept as compressed JSON.
     """
 
-    def __init__(self, on_change: OnChange) -> None:
+    def __init__(self, on_change: OnChange, on_stored: OnStored = lambda key, job: None) -> None:
         self._on_change = on_change
+        self._on_stored = on_stored
         self._jobs: dict[JobKey, WatchedJob] = {}
         self._dependents: defaultdict[JobKey, set[JobKey]] = defaultdict(set)
         self._watched_versions = _WatchedVersions()
@@ -167,11 +172,13 @@ class JobStore:
                 is_dispatched=is_dispatched({"spec": spec}),
             )
         self._jobs[key] = tracked
+        self._on_stored(key, tracked)
         self._index(key, before.dependencies if before else frozenset(), tracked.dependencies)
         return True
 
     def _drop(self, key: JobKey, job: WatchedJob) -> None:
         del self._jobs[key]
+        self._on_stored(key, None)
         self._index(key, job.dependencies, frozenset())
         self._on_change(key)
         self._notify_dependents(key)

@@ -71,6 +71,7 @@ def plan_active(
     dependencies: Sequence[DependencyResult],
     checkpoint_source: ResultLocation | None,
     admission: JobAdmission | None = None,
+    held_back: frozenset[str] = frozenset(),
 ) -> Decision:
     """Decide how to keep an active job going, or to end it.
 
@@ -78,6 +79,7 @@ def plan_active(
         dependencies: Results of other jobs that the job reads.
         checkpoint_source: Run directory from whose checkpoint the job starts.
         admission: Kueue's admission of the job; None: no queue admits it.
+        held_back: Names of the units whose pods are not created yet.
     """
     if has_succeeded(snapshot):
         return plan_success(snapshot)
@@ -138,7 +140,8 @@ def plan_active(
     elif snapshot.platform.uses_kueue:
         # The label of its queue has been removed from the job.
         workloads.changes += delete_workloads(snapshot)
-    startable = start_order.startable_units(outcome.units, prepared, running) - workloads.unadmitted
+    startable = start_order.startable_units(outcome.units, prepared, running)
+    startable -= workloads.unadmitted | held_back
     causes = restart_causes(outcome, lifecycle.max_restarts)
     actions = plan_pod_actions(snapshot, outcome.units, startable, causes)
     pods, flavor_problem = _build_pods(context, admission, actions)

@@ -48,6 +48,8 @@ platform:
   defaultResources: {trainer: {requests: {cpu: 2}}}
   runAsUser: 1000
   fsGroup: 1001
+  startOneAtATime: true
+  startTurnSeconds: 60
   maxProcesses: 16
   credentialsLifetimeDays: 30
 """
@@ -77,6 +79,8 @@ platform:
         default_resources={"trainer": {"requests": {"cpu": 2}}},
         run_as_user=1000,
         fs_group=1001,
+        start_one_at_a_time=True,
+        start_turn_seconds=60,
         max_processes=16,
         credentials_lifetime_days=30,
     )
@@ -105,6 +109,7 @@ def test_the_address_of_the_api_server_is_excluded(
         ("platform: {redisHost: redis.svc}", "platform.image"),
         (_PLATFORM + "wrokers: 3", "wrokers"),
         (_PLATFORM.replace("}", ", credentialsLifetimeDays: 0}"), "platform.credentialsLifetimeDays held 0"),
+        (_PLATFORM.replace("}", ", startTurnSeconds: 5}"), "platform.startTurnSeconds held 5"),
         (_PLATFORM + "workers: 0", "workers held 0"),
         (_PLATFORM + "logLevel: LOUD", "logLevel held 'LOUD'"),
         (_PLATFORM + "redis: {host: r, port: 70000}", "redis.port held 70000"),

@@ -19,6 +19,7 @@ from kubealign_operator.kube_views.observed_job import (
     DependencyView,
     DriverProgress,
     ObservedState,
+    StartingJob,
     VolumePath,
 )
 from kubealign_operator.kube_views.pod_view import pod_view
@@ -212,6 +213,9 @@ def _past(draw: st.DrawFn) -> Any:
         "completionTime": _times,
         "activeSince": _times,
         "activeSeconds": st.floats(0, 1e7),
+        "startTurn": st.fixed_dictionaries(
+            {}, optional={"waitingSince": _times, "heldSince": _times, "endedAt": _times, "lost": st.text()}
+        ),
         "restarts": st.integers(0, 11),
         "attempts": st.dictionaries(
             st.sampled_from(["trainer", "driver", "nats"]), st.integers(-1, 3), max_size=3
@@ -239,6 +243,17 @@ def _past(draw: st.DrawFn) -> Any:
         if draw(st.booleans()):
             item[name] = draw(strategy | _garbage)
     return item
+
+
+_moments = st.none() | st.just(START) | st.datetimes(timezones=st.just(UTC))
+_starting_jobs = st.builds(
+    StartingJob,
+    namespace=st.sampled_from(["team", "other"]),
+    name=st.sampled_from(["a", "z"]),
+    uid=st.just("u"),
+    waiting_since=_moments,
+    held_since=_moments,
+)
 
 
 @st.composite
@@ -288,12 +303,15 @@ def _worlds(draw: st.DrawFn) -> tuple[ObservedState, datetime]:
             st.none() | st.builds(DriverProgress, step=st.integers(0, 10), waiting_for=st.text(max_size=5))
         ),
         kueue=draw(_kueue(name)),
+        starting_jobs=draw(st.just(()) | st.lists(_starting_jobs, min_size=1, max_size=3).map(tuple)),
     )
     return observed, draw(st.just(START) | st.datetimes(timezones=st.just(UTC)))
 
 
 def _answer(observed: ObservedState, now: datetime) -> ReconcilePlan:
-    return plan_reconcile(observed, now, replace(PLATFORM, uses_kueue=True))
+    """Plan for a platform on which jobs start one at a time if other jobs start."""
+    is_ordered = bool(observed.starting_jobs)
+    return plan_reconcile(observed, now, replace(PLATFORM, uses_kueue=True, start_one_at_a_time=is_ordered))
 
 
 def _is_admitted(view: WorkloadView) -> bool:
