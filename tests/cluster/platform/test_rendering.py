@@ -147,6 +147,13 @@ def test_jobs_reach_redis_by_its_labels_or_by_its_addresses(helm: Helm, tmp_path
     assert everything.egress_except == ["10.0.0.0/28"]
 
 
+def test_jobs_start_one_at_a_time_where_the_values_say_so(helm: Helm, tmp_path: Path) -> None:
+    default = configuration(helm.render({}), tmp_path).platform
+    assert (default.start_one_at_a_time, default.start_turn_seconds) == (False, 300)
+    everything = configuration(helm.render(VALUES["everything"]), tmp_path).platform
+    assert (everything.start_one_at_a_time, everything.start_turn_seconds) == (True, 600)
+
+
 def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> None:
     objects = helm.render(VALUES["external-redis"])
     config = configuration(objects, tmp_path)
@@ -198,6 +205,8 @@ def test_a_cluster_with_an_id_has_its_own_names_in_redis(helm: Helm, tmp_path: P
         ({"dashboard": {"fsGroup": "65532"}}, "fsGroup"),
         ({"networkPolicy": {"dnsPorts": []}}, "dnsPorts"),
         ({"jobs": {"credentialsLifetimeDays": 0}}, "credentialsLifetimeDays"),
+        ({"jobs": {"startOneAtATime": "yes"}}, "startOneAtATime"),
+        ({"jobs": {"startTurnSeconds": 5}}, "startTurnSeconds"),
         ({"jobs": {"podTemplate": {"containers": []}}}, "containers"),
         ({"jobs": {"defaultResources": {"trainers": {}}}}, "trainers"),
         ({"jobs": {"egressExcept": ["api.example"]}}, "egressExcept"),

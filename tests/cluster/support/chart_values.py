@@ -109,6 +109,8 @@ VALUES: dict[str, Json] = {
             "runAsUser": 1000,
             "fsGroup": 2000,
             "credentialsLifetimeDays": 30,
+            "startOneAtATime": True,
+            "startTurnSeconds": 600,
             "egressExcept": ["10.0.0.0/28"],
         },
         "tracing": {"endpoint": "http://collector.observability.svc:4318", "peers": [{"podSelector": {}}]},

@@ -43,6 +43,8 @@ platform:
   {{ $field }}: {{ if $id }}{{ int64 $id }}{{ else }}null{{ end }}
   {{- end }}
   usesKueue: {{ .Values.kueue.enabled }}
+  startOneAtATime: {{ .Values.jobs.startOneAtATime }}
+  startTurnSeconds: {{ int64 .Values.jobs.startTurnSeconds }}
   maxProcesses: {{ int64 .Values.jobs.maxProcesses }}
   credentialsLifetimeDays: {{ int64 .Values.jobs.credentialsLifetimeDays }}
 {{- if include "kubealign.redis.host" . }}
