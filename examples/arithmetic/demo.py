@@ -2,18 +2,18 @@
 --seed 1`."""
 
 import argparse
-import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from make_data import make
 from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+from demo_terminal import answers_table, metrics, run_jobs, validation_samples  # noqa: E402
+
 SFT, REWARD_MODEL, PPO = "arithmetic-sft", "arithmetic-rm", "arithmetic-ppo"
 
 
@@ -25,32 +25,18 @@ def main() -> int:
     runs = (options.runs_dir / f"demo-seed-{options.seed}").absolute()
     data = runs / "data"
     make(options.seed, data)
-    code = run_jobs(runs, data, options.seed)
+    parameters = ("--param", f"DATA={data}", "--set", f"spec.seed={options.seed}")
+    code = run_jobs(HERE / "jobs.yaml", runs, parameters)
     if code == 0:
         show(Console(), runs)
     return code
-
-
-def run_jobs(runs: Path, data: Path, seed: int) -> int:
-    """Run the command that a user would type, in this terminal."""
-    command = [str(Path(sys.executable).with_name("kubealign")), "run", str(HERE / "jobs.yaml")]
-    command += ["--param", f"DATA={data}", "--set", f"spec.seed={seed}", "--runs-dir", str(runs)]
-    # Ctrl-C reaches the command as well, which shuts down cleanly: wait for it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with subprocess.Popen(command, preexec_fn=_heed_ctrl_c) as process:
-        return process.wait()
-
-
-def _heed_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def show(console: Console, runs: Path) -> None:
     """Print the tables, three answers before and after PPO, and the path of the model."""
     measured = [line for line in metrics(runs / PPO) if "val/preferred" in line]
     before, after = measured[0], measured[-1]
-    samples = sorted((runs / PPO / "validation").glob("step-*.jsonl"))
-    count = len(samples[0].read_text().splitlines())
+    count = len(validation_samples(runs / PPO)[0].read_text().splitlines())
 
     table = Table(title=f"Held-out sums, {count} answers sampled at temperature 1", title_justify="left")
     for column, justify in (
@@ -75,7 +61,7 @@ def show(console: Console, runs: Path) -> None:
 
     console.print(reward_model_table(runs))
     console.print(seconds_table(runs))
-    console.print(answers_table(samples[0], samples[-1]))
+    console.print(answers_table(runs / PPO, "worked"))
     console.print(f"The aligned model: {runs / PPO / 'result'}", soft_wrap=True)
     console.print("  transformers.AutoModelForCausalLM.from_pretrained(...) loads it.")
 
@@ -115,23 +101,6 @@ def seconds_table(runs: Path) -> Table:
         name = job.removeprefix("arithmetic-")
         table.add_row(name, str(len(steps)), *(f"{total:.1f}" if total else "" for total in sums))
     return table
-
-
-def answers_table(before: Path, after: Path, count: int = 3) -> Table:
-    """Return a table of the answers to the same prompts before and after PPO."""
-    first, last = ([json.loads(line) for line in path.read_text().splitlines()] for path in (before, after))
-    table = Table(title="Three answers", title_justify="left")
-    for column in ("prompt", "before", "after", "right answer"):
-        table.add_column(column)
-    answered = {sample["prompt"]: sample["response"] for sample in last}
-    for sample in first[:count]:
-        prompt = sample["prompt"]
-        table.add_row(prompt, sample["response"], answered[prompt], sample["columns"]["worked"])
-    return table
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 if __name__ == "__main__":

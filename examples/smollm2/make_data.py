@@ -8,14 +8,11 @@ from pathlib import Path
 HELD_OUT = 64
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Write prompts.jsonl and held.jsonl.")
-    parser.add_argument("--out", type=Path, default=Path("data"), metavar="FOLDER")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+def make(seed: int, folder: Path) -> None:
+    """Write prompts.jsonl and held.jsonl into a folder."""
     sums = [(first, second) for first in range(10, 100) for second in range(10, 100)]
-    random.Random(options.seed).shuffle(sums)
-    options.out.mkdir(parents=True, exist_ok=True)
+    random.Random(seed).shuffle(sums)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, part in {"held": sums[:HELD_OUT], "prompts": sums[HELD_OUT:]}.items():
         rows = [
             {
@@ -30,7 +27,15 @@ def main() -> None:
             for first, second in part
         ]
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        (options.out / f"{name}.jsonl").write_text(text)
+        (folder / f"{name}.jsonl").write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write prompts.jsonl and held.jsonl.")
+    parser.add_argument("--out", type=Path, default=Path("data"), metavar="FOLDER")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    make(options.seed, options.out)
 
 
 if __name__ == "__main__":
