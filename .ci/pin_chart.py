@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 # Artifacts that the chart's values do not name: a job names the image of its Triton workers.
-_NOT_IN_CHART = frozenset({"triton"})
+_NOT_IN_CHART = frozenset({"triton", "vllm"})
 # The bus has no image by default; a release has one.
 _BUS = "nats"
 
