@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.generation.contract import EngineLost
+from kubealign_services.runtime.model_cache import local_copy
 from kubealign_services.runtime.rpc.errors import OutOfOrder
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
@@ -113,7 +114,7 @@ def read_folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     Raises OSError if the folder has none.
     """
     # Use the model's own loader, which knows every version and layout of the files.
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
+    model = AutoModelForCausalLM.from_pretrained(local_copy(folder), local_files_only=True, dtype="auto")
     seen: set[int] = set()
     for name, weight in model.state_dict(keep_vars=True).items():
         # Tied weights are one tensor under several names.

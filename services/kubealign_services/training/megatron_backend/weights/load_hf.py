@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from kubealign_services.runtime.model_cache import local_copy
 from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
 from kubealign_services.training.megatron_backend.weights.mapping_slices import MappedSlice
 from kubealign_services.training.megatron_backend.weights.rank_slices import is_weight
@@ -67,10 +68,10 @@ class _CheckpointReader:
     """Reads ranges of the tensors of a folder's safetensors files."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder = folder
+        self._folder = local_copy(folder)
         self._stack = stack
         self._open: dict[str, Any] = {}
-        self._files = _read_file_index(folder)
+        self._files = _read_file_index(self._folder)
 
     def check(self, parts: list[MappedSlice]) -> None:
         """Raise ValueError unless every slice is of an existing tensor of the expected shape."""

@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from kubealign.spec.sections.training import HeadInit
+from kubealign_services.runtime.model_cache import local_copy
 from kubealign_services.training.contract import Head
 from kubealign_services.training.files.hf_heads import (
     check_model_folder,
@@ -111,7 +112,7 @@ def _load_pretrained(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedM
     """
     try:
         model, report = auto.from_pretrained(
-            folder,
+            local_copy(folder),
             dtype=dtype,
             attn_implementation=PACKED_ATTENTION,
             local_files_only=True,
