@@ -117,8 +117,8 @@ def test_the_copy_unused_for_the_longest_time_makes_room(tmp_path: Path) -> None
     first, second, third = (cache.copy_of(source) for source in sources[:3])
     for copy, seconds in ((first, 3 * _HOURS), (second, 5 * _HOURS), (third, 4 * _HOURS)):
         age(copy, seconds)
-    # Used again.
     cache.copy_of(sources[1])
+    assert second.stat().st_mtime > time.time() - 60, "it is used again"
     age(second, 2 * _HOURS)
     fourth = cache.copy_of(sources[3])
     assert copies(tmp_path / "cache") == {first.name, second.name, fourth.name}
