@@ -58,6 +58,10 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.engine", {"rollout": {"engine": {"torch": {"maxSequences": 8}}}}),
     ("rollout.engine", {"rollout": {"engine": {"torch": {"cacheShare": 0.5}}}}),
     ("rollout.engine", {"rollout": {"engine": {"torch": {"cacheGib": 2}}}}),
+    (
+        "rollout.engine",
+        {"trainer": {"lora": {}}, "rollout": {"engine": {"torch": None, "vllm": {"adapters": "Native"}}}},
+    ),
     ("rollout.refit", {"rollout": {"refit": {"inFlight": "Interrupt"}}}),
     ("rollout.refit", {"rollout": {"refit": {"fanOut": 2}}}),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),

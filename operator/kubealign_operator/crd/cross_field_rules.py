@@ -22,8 +22,11 @@ from kubealign.spec.cross_field_validation import (
     CONTRADICTS_OVERLAP,
     HINT_NEEDS_CHAT,
     HINT_NEEDS_TEXT,
+    NATIVE_RANK_TOO_LARGE,
     NO_CRITIC_TO_TRAIN,
     NO_MEAN_REWARD,
+    NO_NATIVE_ADAPTER,
+    NO_NATIVE_DORA,
     NO_SAMPLES_OF_STEPS,
     NO_STEPS_TO_OVERLAP,
     NO_TEACHERS_TO_NAME,
@@ -47,7 +50,7 @@ from kubealign.spec.cross_field_validation import (
 )
 from kubealign.spec.field_lookup import nested_model
 from kubealign.spec.sections.data import Data
-from kubealign.spec.sections.engines import Engine
+from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, Engine
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
 from kubealign.spec.sections.training import Trainer
 from kubealign_operator.crd.cel import CelRule, cel_string, implies
@@ -457,6 +460,14 @@ def _adapter_rules() -> Iterator[CelRule]:
         "needs an adapter to switch off: set trainer.lora, or Own",
         field_path=".reference.placement",
     )
+    is_native = "has(self.rollout.engine.vllm) && self.rollout.engine.vllm.adapters == 'Native'"
+    lora = "self.trainer.lora"
+    for condition, message in (
+        (f"has({lora})", NO_NATIVE_ADAPTER),
+        (f"!has({lora}) || !{lora}.dora", NO_NATIVE_DORA),
+        (f"!has({lora}) || {lora}.rank <= {MAX_NATIVE_ADAPTER_RANK}", NATIVE_RANK_TOO_LARGE),
+    ):
+        yield CelRule(implies(is_native, condition), message, field_path=".rollout.engine.vllm.adapters")
 
 
 def _teacher_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:

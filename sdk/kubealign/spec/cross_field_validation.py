@@ -14,7 +14,7 @@ from kubealign.spec.algorithms.on_policy_distillation import HintMessage
 from kubealign.spec.base import field_alias
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
-from kubealign.spec.sections.engines import Engine
+from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, AdapterMode, Engine
 from kubealign.spec.sections.lifecycle import Checkpoint
 from kubealign.spec.sections.models import Policy
 from kubealign.spec.sections.overlap import Overlap
@@ -81,6 +81,14 @@ TEACHER_AND_TEACHERS = "teachers names the teachers: remove teacher, or remove t
 TEACHERS_NEED_MIXTURE = "each source of prompts names its teacher: set mixture in place of source"
 NO_TEACHERS_TO_NAME = "there are no teachers to choose from: set teachers, or remove it"
 UNUSED_TEACHER = "no source of data.prompts.mixture has this teacher: name it in one, or remove the teacher"
+
+#: Errors of adapters that vLLM is to apply itself.
+NO_NATIVE_ADAPTER = "there is no adapter to apply: set trainer.lora, or Merged"
+NO_NATIVE_DORA = "vLLM cannot apply DoRA: set Merged, or trainer.lora.dora to false"
+NATIVE_RANK_TOO_LARGE = (
+    f"vLLM applies adapters of at most rank {MAX_NATIVE_ADAPTER_RANK}: set Merged, or a smaller "
+    "trainer.lora.rank"
+)
 
 
 def unused_teacher_message(name: str, algorithm: type[AlgorithmSpec]) -> str:
@@ -273,6 +281,20 @@ def _check_reference(
     elif reference.placement is ReferencePlacement.ADAPTER_OFF and trainer.lora is None:
         path = ("reference", "placement")
         yield path, reference.placement, "needs an adapter to switch off: set trainer.lora, or Own"
+
+
+def _check_native_adapters(trainer: Trainer, rollout: Rollout) -> Iterator[FieldProblem]:
+    vllm = rollout.engine.vllm
+    if vllm is None or vllm.adapters is not AdapterMode.NATIVE:
+        return
+    path = ("rollout", "engine", "vllm", "adapters")
+    if trainer.lora is None:
+        yield path, vllm.adapters, NO_NATIVE_ADAPTER
+        return
+    if trainer.lora.dora:
+        yield path, vllm.adapters, NO_NATIVE_DORA
+    if trainer.lora.rank > MAX_NATIVE_ADAPTER_RANK:
+        yield path, vllm.adapters, NATIVE_RANK_TOO_LARGE
 
 
 def _check_hint(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
@@ -605,6 +627,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_names,
     _check_critic,
     _check_reference,
+    _check_native_adapters,
     _check_hint,
     _check_teacher,
     _check_teachers,

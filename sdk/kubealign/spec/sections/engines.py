@@ -109,6 +109,20 @@ class TensorRTLLMEngineSpec(EngineFields):
     )
 
 
+#: Largest rank of an adapter that vLLM applies itself.
+MAX_NATIVE_ADAPTER_RANK = 512
+
+
+class AdapterMode(StrEnum):
+    """Merged: the worker merges the adapter into the base weights and loads the adapted matrices.
+
+    Native: the engine keeps the base weights and applies the adapter itself; only the adapter is loaded.
+    """
+
+    MERGED = "Merged"
+    NATIVE = "Native"
+
+
 class VllmEngineSpec(EngineFields):
     """vLLM, refitted in place."""
 
@@ -132,6 +146,11 @@ class VllmEngineSpec(EngineFields):
     )
     between_phases: IdleMemoryPolicy = Field(
         IdleMemoryPolicy.RESIDENT, description="Memory kept while another process uses the accelerator."
+    )
+    adapters: AdapterMode = Field(
+        AdapterMode.MERGED,
+        description="Application of the policy's adapter (trainer.lora). Native loads less at a refit and "
+        "generates more slowly.",
     )
 
 
