@@ -56,7 +56,7 @@ async def test_external_engine_matches_the_torch_engine(
     expected = []
     while len(expected) < 2:
         expected += own.step()
-    async with open_external_engine(spec, folder, tmp_path, False, lambda load: None) as generator:
+    async with open_external_engine(spec, folder, tmp_path, None, lambda load: None) as generator:
         run = asyncio.create_task(generator.run())
         try:
             async with generator.paused(InFlightPolicy.DRAIN):
@@ -138,7 +138,7 @@ async def test_tokens_per_second_beside_the_torch_engine(
     del own
     torch.cuda.empty_cache()
     spec = VllmEngineSpec(precision=Precision.BFLOAT16, memory_share=0.3, max_sequences=128)
-    async with open_external_engine(spec, folder, tmp_path, False, lambda load: None) as generator:
+    async with open_external_engine(spec, folder, tmp_path, None, lambda load: None) as generator:
         async with generator.paused(InFlightPolicy.DRAIN):
             await generator.refit(read_folder_weights(folder), 1)
 

@@ -12,37 +12,25 @@ import pytest_asyncio
 from kubealign.spec.sections.engines import VllmEngineSpec
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import InFlightPolicy
+from kubealign.spec.sections.training import Lora
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.generation.external.contract import ExternalEngineDied
-from kubealign_services.generation.external.factory import open_external_engine
 from support.engine_contract.every_engine import EngineContract
 from support.engine_contract.generation import CAPACITY, SECONDS, Subject, generated, group, refitted
 from support.engine_contract.tiny_model import write_model
 from support.running import children
+from support.vllm_stage import Stage, open_stage
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
 SPEC = VllmEngineSpec(precision=Precision.FLOAT32, cache_gib=0.25, max_sequences=CAPACITY)
 
 
-class Stage:
-    """The subject, and the task that runs its generator."""
-
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self.running = asyncio.create_task(subject.generator.run())
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     folder, memory = write_model(tmp_path_factory.mktemp("model")), tmp_path_factory.mktemp("memory")
-    async with open_external_engine(SPEC, folder, memory, True, lambda load: None) as generator:
-        new_stage = Stage(Subject(generator, folder))
+    async with open_stage(SPEC, Lora(), folder, memory) as new_stage:
         yield new_stage
-        new_stage.running.cancel()
-        await asyncio.gather(new_stage.running, return_exceptions=True)
-    # Weights in transfer are deleted.
-    assert not any(memory.iterdir())
 
 
 class TestVllm(EngineContract):

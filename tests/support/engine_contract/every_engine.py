@@ -40,6 +40,8 @@ class EngineContract:
 
     #: Requests whose tokens are those of the torch engine.
     equal_to_the_torch_engine: ClassVar[Sequence[GenerationRequest]] = (GREEDY,)
+    #: Context of the subject's model.
+    context: ClassVar[int] = CONTEXT
 
     @pytest.fixture(autouse=True)
     def one_thread(self) -> Iterator[None]:
@@ -106,7 +108,7 @@ class EngineContract:
         for request, why in (
             (group("empty", 1, prompt=()), "prompt_tokens is empty"),
             (group("foreign", 1, prompt=(1, VOCABULARY)), f"prompt_tokens holds {VOCABULARY}"),
-            (group("long", 1, max_tokens=CONTEXT), f"more than the model's context of {CONTEXT}"),
+            (group("long", 1, max_tokens=self.context), f"more than the model's context of {self.context}"),
             (group("cold", 1, temperature=-1.0), "temperature is -1"),
         ):
             with pytest.raises(RequestRefused, match=why):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
+from kubealign_services.generation.external.adapter_check import LayerShape, check_adapter
 from kubealign_services.training.adapters.lora import group_by_layer
 
 _WEIGHT_SUFFIX = ".weight"
@@ -33,26 +34,21 @@ class BaseWeights:
     def merge(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> dict[str, Tensor]:
         """Return the adapted matrices, merged, in the base's precision.
 
-        Raises ValueError for a layer that the base does not have, for shapes that do not match, or for a
-        missing layer of the earlier adapter.
+        Raises the errors of `check_adapter`.
         """
         adapters = group_by_layer(tensors)
-        missing = self._adapted_layers - adapters.keys()
-        if missing:
-            raise ValueError(f"adapter: {len(missing)} layers did not come: {', '.join(sorted(missing)[:4])}")
+        check_adapter(adapters, self._shapes(), self._adapted_layers)
         merged_weights = {}
         for layer, adapter in adapters.items():
-            base = self._weights.get(layer + _WEIGHT_SUFFIX)
-            if base is None:
-                raise ValueError(f"adapter: the model has no linear layer {layer!r}")
-            outputs, inputs = base.shape
-            if adapter.down.shape[1] != inputs or adapter.up.shape != (outputs, adapter.down.shape[0]):
-                raise ValueError(
-                    f"adapter: the parts of {layer} have the shapes {list(adapter.down.shape)} and "
-                    f"{list(adapter.up.shape)}, the layer {list(base.shape)}"
-                )
-            merged_weights[layer + _WEIGHT_SUFFIX] = adapter.merge_into(base, scale, transposed=False).to(
-                base.dtype
-            )
+            base = self._weights[layer + _WEIGHT_SUFFIX]
+            merged = adapter.merge_into(base, scale, transposed=False)
+            merged_weights[layer + _WEIGHT_SUFFIX] = merged.to(base.dtype)
         self._adapted_layers |= adapters.keys()
         return merged_weights
+
+    def _shapes(self) -> dict[str, LayerShape]:
+        shapes = {}
+        for name, weight in self._weights.items():
+            outputs, inputs = weight.shape
+            shapes[name.removesuffix(_WEIGHT_SUFFIX)] = (outputs, inputs)
+        return shapes

@@ -58,3 +58,20 @@ class ExternalEngine(Protocol):
 
     async def close(self) -> None:
         """End the engine's processes."""
+
+
+class AdapterEngine(ExternalEngine, Protocol):
+    """An ExternalEngine that applies an adapter to its base weights itself.
+
+    `release_memory` drops the adapter too.
+    """
+
+    async def load_adapter(self, folder: Path) -> None:
+        """Load the adapter of a PEFT folder in place of the one before, which no request may be using.
+
+        Every later request uses it: no output and no cached prefix depends on an earlier adapter. The folder
+        is not read after this call.
+        """
+
+    async def drop_adapter(self) -> None:
+        """Use the base weights alone in every later request."""

@@ -8,16 +8,26 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
+from kubealign.spec.sections.engines import (
+    AdapterMode,
+    IdleMemoryPolicy,
+    TensorRTLLMEngineSpec,
+    VllmEngineSpec,
+)
+from kubealign.spec.sections.training import Lora
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad
 from kubealign_services.generation.expected_weights import ExpectedWeights
 from kubealign_services.generation.external.contract import ExternalEngine
 from kubealign_services.generation.external.generator import ExternalGenerator, GeneratorOptions, ModelInfo
+from kubealign_services.generation.external.native_adapters import AdapterShape, NativeAdapters
 from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
 from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
+from kubealign_services.generation.external.vllm.parameters import TargetLayers
 from kubealign_services.generation.external.weight_files import WeightFiles
 from kubealign_services.generation.torch_engine.model.causal_model import end_tokens, read_config
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.training.adapters.targets import select_target_layers
 
 
 @asynccontextmanager
@@ -25,7 +35,7 @@ async def open_external_engine(
     spec: VllmEngineSpec | TensorRTLLMEngineSpec,
     folder: Path,
     memory_files: Path,
-    trains_adapter: bool,
+    lora: Lora | None,
     observe: Callable[[EngineLoad], None],
 ) -> AsyncIterator[ExternalGenerator]:
     """Open an external engine and close it at the end of the block.
@@ -33,33 +43,45 @@ async def open_external_engine(
     Args:
         folder: Hugging Face configuration and tokenizer.
         memory_files: Folder on a memory file system that the engine's processes see too.
-        trains_adapter: The job trains an adapter.
+        lora: Adapter that the job trains.
 
-    Raises PermanentFailure where the library is missing, DataError for a tokenizer that does not fit the
-    model.
+    Raises PermanentFailure where the library is missing or cannot apply the adapter, DataError for a
+    tokenizer that does not fit the model.
     """
     model = read_model_info(folder)
     files = WeightFiles(memory_files)
+    frees_memory = spec.between_phases is IdleMemoryPolicy.FREED
     engine: ExternalEngine
-    if isinstance(spec, VllmEngineSpec):
+    native: NativeAdapters | None = None
+    if not isinstance(spec, VllmEngineSpec):
+        engine = await TensorRTLLMExternalEngine.create(folder, spec, model.context)
+    elif lora is None or spec.adapters is AdapterMode.MERGED:
         engine = await VllmExternalEngine.create(folder, spec, model.context)
     else:
-        engine = await TensorRTLLMExternalEngine.create(folder, spec, model.context)
+        targets, shape = _read_adapter(folder, lora)
+        adapting = await VllmExternalEngine.create(folder, spec, model.context, targets)
+        engine, native = adapting, NativeAdapters(adapting, shape, files, frees_memory)
     try:
-        yield ExternalGenerator(
-            engine,
-            model,
-            files,
-            GeneratorOptions(
-                max_sequences=spec.max_sequences,
-                trains_adapter=trains_adapter,
-                frees_memory=spec.between_phases is IdleMemoryPolicy.FREED,
-            ),
-            observe,
-        )
+        options = GeneratorOptions(spec.max_sequences, lora is not None, frees_memory)
+        yield ExternalGenerator(engine, model, files, options, observe, native)
     finally:
         files.remove_kept()
+        if native is not None:
+            native.close()
         await engine.close()
+
+
+def _read_adapter(folder: Path, lora: Lora) -> tuple[TargetLayers, AdapterShape]:
+    """Return the layers that the job adapts, and the shape of its adapters.
+
+    Raises PermanentFailure for targets that the model does not have.
+    """
+    model = _model_without_memory(read_config(folder))
+    try:
+        names = select_target_layers(model, lora.targets)
+    except ValueError as error:
+        raise PermanentFailure(f"trainer.{error}") from error
+    return TargetLayers(lora.rank, names), AdapterShape.of_model(model, lora)
 
 
 def read_model_info(folder: Path) -> ModelInfo:

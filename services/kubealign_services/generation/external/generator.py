@@ -22,6 +22,7 @@ from kubealign_services.generation.contract import (
 from kubealign_services.generation.expected_weights import ExpectedWeights
 from kubealign_services.generation.external.base_weights import BaseWeights
 from kubealign_services.generation.external.contract import ExternalEngine, ExternalEngineDied
+from kubealign_services.generation.external.native_adapters import NativeAdapters
 from kubealign_services.generation.external.samples import (
     check_sampling_support,
     is_truncated,
@@ -31,6 +32,7 @@ from kubealign_services.generation.external.weight_files import WeightFiles, bat
 from kubealign_services.generation.torch_engine.request_validation import check_request
 
 NO_WEIGHTS = -1
+_NO_BASE = "an adapter came before the weights that it is an adapter to"
 #: Seconds of idleness after which an engine with betweenPhases Freed releases its memory.
 IDLE_SECONDS = 5.0
 
@@ -66,7 +68,8 @@ class GeneratorOptions:
 class ExternalGenerator:
     """A `Generator` over an ExternalEngine.
 
-    files: files that transfer weights to the engine.
+    files: files that transfer weights to the engine. native: adapters that the engine applies itself; without
+    it they are merged into the base weights.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class ExternalGenerator:
         files: WeightFiles,
         options: GeneratorOptions,
         observe: Callable[[EngineLoad], None] = lambda load: None,
+        native: NativeAdapters | None = None,
     ) -> None:
         self._engine = engine
         self._model = model
         self._files = files
         self._options = options
-        self._base = BaseWeights() if options.trains_adapter else None
+        self._base = BaseWeights() if options.trains_adapter and native is None else None
+        self._native = native
         self._observe = observe
         self._gate = AdmissionGate()
         self._death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -180,6 +185,9 @@ class ExternalGenerator:
         await self._resume_memory()
         self._version = NO_WEIGHTS
         self._files.remove_kept()
+        if self._native is not None:
+            with self._death_recorded():
+                await self._native.drop()
         fitting = self._model.weights.check(tensors)
         await self._load_weights(fitting if self._base is None else self._base.record(fitting))
         self._version = version
@@ -191,18 +199,33 @@ class ExternalGenerator:
         version: int,
         in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
-        """Merge an adapter into the base weights and load the result.
+        """Load an adapter, or merge it into the base weights and load the result.
 
         Raises RuntimeError before the base weights were loaded, ValueError for an adapter that does not
         fit the base, and for every mode but Drain.
         """
         _check_drain(in_flight)
+        if self._native is not None:
+            await self._load_native(self._native, tensors, scale, version)
+            return
         if not self._base:
-            raise RuntimeError("an adapter came before the weights that it is an adapter to")
+            raise RuntimeError(_NO_BASE)
         merged = await asyncio.to_thread(self._base.merge, tensors, scale)
         await self._ensure_awake()
         self._version = NO_WEIGHTS
         await self._load_weights(merged.items())
+        self._version = version
+
+    async def _load_native(
+        self, native: NativeAdapters, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int
+    ) -> None:
+        if self._version == NO_WEIGHTS:
+            raise RuntimeError(_NO_BASE)
+        folder = await asyncio.to_thread(native.write, tensors, scale)
+        await self._ensure_awake()
+        self._version = NO_WEIGHTS
+        with self._death_recorded():
+            await native.load(folder)
         self._version = version
 
     async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
@@ -270,6 +293,8 @@ class ExternalGenerator:
                     for path in self._files.kept_paths:
                         await self._engine.load_weights(path)
                     await self._engine.finish_weight_update()
+                    if self._native is not None:
+                        await self._native.restore()
                 self._is_asleep = False
 
     async def _resume_memory(self) -> None:

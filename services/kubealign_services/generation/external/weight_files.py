@@ -2,7 +2,9 @@
 another so that few exist at a time.
 """
 
+import json
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -57,6 +59,20 @@ class WeightFiles:
             path.unlink(missing_ok=True)
             raise
         return path
+
+    def write_adapter(self, tensors: dict[str, Tensor], config: dict[str, object]) -> Path:
+        """Write a new PEFT folder. Raises OSError where no space is left."""
+        self._count += 1
+        folder = self._folder / f"engine-{self._prefix}-{self._count}-adapter"
+        folder.mkdir()
+        try:
+            (folder / "adapter_config.json").write_text(json.dumps(config))
+            contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(contiguous, folder / "adapter_model.safetensors")
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        return folder
 
     def remove_kept(self) -> None:
         """Remove the kept files."""

@@ -59,8 +59,8 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
             raise PermanentFailure(f"rollout.engine.{engine.member} is not available yet")
         from kubealign_services.generation.external.factory import open_external_engine
 
-        adapted, files = context.job.spec.trainer.lora is not None, context.settings.shared_memory
-        async with open_external_engine(spec, folder, files, adapted, observe) as external_generator:
+        lora, files = context.job.spec.trainer.lora, context.settings.shared_memory
+        async with open_external_engine(spec, folder, files, lora, observe) as external_generator:
             yield external_generator
 
 

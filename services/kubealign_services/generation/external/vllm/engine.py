@@ -11,6 +11,7 @@ from kubealign.spec.sections.engines import VllmEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
 from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
 from kubealign_services.generation.external.vllm.parameters import (
+    TargetLayers,
     engine_arguments,
     library_variables,
     sampling_arguments,
@@ -22,7 +23,7 @@ _SLEEP_LEVEL = 2
 
 
 class VllmExternalEngine:
-    """An ExternalEngine over vLLM's AsyncLLM. Use `create`."""
+    """An AdapterEngine over vLLM's AsyncLLM. Use `create`."""
 
     def __init__(self, engine: Any, library: Any) -> None:
         """Wrap a running engine.
@@ -33,15 +34,43 @@ class VllmExternalEngine:
         """
         self._engine = engine
         self._library = library
+        #: LoRARequest of the adapter.
+        self._adapter: Any = None
+        self._adapter_count = 0
 
     @classmethod
-    async def create(cls, folder: Path, spec: VllmEngineSpec, context: int) -> "VllmExternalEngine":
+    async def create(
+        cls, folder: Path, spec: VllmEngineSpec, context: int, adapter: TargetLayers | None = None
+    ) -> "VllmExternalEngine":
         """Start the engine, without usable weights until the first are loaded.
 
         Raises PermanentFailure where vLLM is not installed, or cannot do what the spec asks for.
+
+        Args:
+            adapter: The layers that the engine is to adapt itself.
         """
         # A start takes a minute or more, in which the worker shows that it lives.
-        return cls(*await asyncio.to_thread(_start, folder, spec, context))
+        engine = cls(*await asyncio.to_thread(_start, folder, spec, context, adapter))
+        if adapter is not None:
+            try:
+                await engine._check_adaptable(adapter)
+            except BaseException:
+                await engine.close()
+                raise
+        return engine
+
+    async def _check_adaptable(self, adapter: TargetLayers) -> None:
+        """Raise PermanentFailure for layers that vLLM cannot apply an adapter to."""
+        with _death_reported():
+            by_worker = await self._engine.collective_rpc("kubealign_adaptable_layers")
+        adaptable = {layer for layers in by_worker for layer in layers}
+        refused = sorted(set(adapter.suffixes) - adaptable)
+        if refused:
+            raise PermanentFailure(
+                f"rollout.engine.vllm.adapters is Native, and vLLM cannot apply an adapter to the layers "
+                f"{', '.join(refused)} of this model, only to {', '.join(sorted(adaptable))}: set Merged, or "
+                "leave them out of trainer.lora.targets"
+            )
 
     async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
@@ -64,7 +93,7 @@ class VllmExternalEngine:
         output = None
         with _death_reported():
             async for output in self._engine.generate(  # noqa: B007 (the last one counts)
-                {"prompt_token_ids": tokens}, parameters, request_id
+                {"prompt_token_ids": tokens}, parameters, request_id, lora_request=self._adapter
             ):
                 pass
         if output is None:
@@ -79,7 +108,26 @@ class VllmExternalEngine:
         with _death_reported():
             await self._engine.reset_prefix_cache()
 
+    async def load_adapter(self, folder: Path) -> None:
+        await self.drop_adapter()
+        # vLLM knows an adapter by its number, and its cached prefixes by the adapter's name and folder.
+        self._adapter_count += 1
+        adapter = self._library.lora.request.LoRARequest(
+            f"adapter-{self._adapter_count}", self._adapter_count, str(folder)
+        )
+        with _death_reported():
+            await self._engine.add_lora(adapter)
+        self._adapter = adapter
+
+    async def drop_adapter(self) -> None:
+        if self._adapter is not None:
+            number, self._adapter = self._adapter.lora_int_id, None
+            with _death_reported():
+                await self._engine.remove_lora(number)
+
     async def release_memory(self) -> None:
+        # vLLM would use the adapter's lost memory again under the same number.
+        await self.drop_adapter()
         with _death_reported():
             await self._engine.sleep(level=_SLEEP_LEVEL)
 
@@ -103,10 +151,10 @@ def _death_reported() -> Iterator[None]:
         raise ExternalEngineDied(f"vLLM's engine has died: {error}") from error
 
 
-def _start(folder: Path, spec: VllmEngineSpec, context: int) -> tuple[Any, Any]:
+def _start(folder: Path, spec: VllmEngineSpec, context: int, adapter: TargetLayers | None) -> tuple[Any, Any]:
     """Return a running AsyncLLM and the vllm package; see `VllmExternalEngine.create`."""
     try:
-        import vllm
+        import vllm.lora.request
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -118,7 +166,7 @@ def _start(folder: Path, spec: VllmEngineSpec, context: int) -> tuple[Any, Any]:
         ) from error
     on_cpu = current_platform.is_cpu()
     try:
-        arguments = engine_arguments(folder, spec, context, on_cpu=on_cpu)
+        arguments = engine_arguments(folder, spec, context, on_cpu=on_cpu, adapter=adapter)
     except ValueError as error:
         raise PermanentFailure(str(error)) from error
     os.environ.update(library_variables(spec, on_cpu=on_cpu) | os.environ)

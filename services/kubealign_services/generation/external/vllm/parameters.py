@@ -1,9 +1,11 @@
 """Keyword arguments for vLLM's engine and requests. Pure."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.sections.engines import IdleMemoryPolicy, VllmEngineSpec
+from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, IdleMemoryPolicy, VllmEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
 
 #: Import path of the class that vLLM mixes into its worker.
@@ -14,6 +16,21 @@ _CPU_CACHE_GIB = 4.0
 #: Tokens of a block of the KV cache on a CPU, the least there; only prompts that fill a block are computed
 #: once for several samples. vLLM's own choice is 128.
 _CPU_BLOCK_TOKENS = 32
+#: Ranks for which vLLM can reserve memory.
+_ADAPTER_RANKS = (8, 16, 32, 64, 128, 256, 320, MAX_NATIVE_ADAPTER_RANK)
+
+
+@dataclass(frozen=True)
+class TargetLayers:
+    """The layers that a job adapts, by their names in the checkpoint, and the rank of its adapter."""
+
+    rank: int
+    names: Sequence[str]
+
+    @property
+    def suffixes(self) -> list[str]:
+        """Last parts of the names."""
+        return sorted({name.rsplit(".", 1)[-1] for name in self.names})
 
 
 def library_variables(spec: VllmEngineSpec, *, on_cpu: bool) -> dict[str, str]:
@@ -31,7 +48,9 @@ def library_variables(spec: VllmEngineSpec, *, on_cpu: bool) -> dict[str, str]:
     return variables
 
 
-def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu: bool) -> dict[str, Any]:
+def engine_arguments(
+    folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu: bool, adapter: TargetLayers | None = None
+) -> dict[str, Any]:
     """Build keyword arguments of vLLM's AsyncEngineArgs.
 
     Weights arrive by refit, so none are read. The model's own generation config is left out, because it
@@ -40,7 +59,11 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu
     On a CPU each prompt is computed in one pass: of a request with a seed, vLLM takes back the random number
     of an unfinished prompt, which the random source of a CPU cannot do.
 
-    Raises ValueError for an engine that is to release its memory on a CPU.
+    Raises ValueError for an engine that is to release its memory on a CPU, and for an adapter of too large a
+    rank.
+
+    Args:
+        adapter: Layers that vLLM adapts itself, with one adapter at a time; None: it applies none.
     """
     if on_cpu and spec.between_phases is IdleMemoryPolicy.FREED:
         raise ValueError(
@@ -66,6 +89,8 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu
         "worker_extension_cls": WORKER_EXTENSION,
         "disable_log_stats": True,
     }
+    if adapter is not None:
+        arguments |= _adapter_arguments(adapter)
     if on_cpu:
         arguments |= {
             "enforce_eager": True,
@@ -74,6 +99,24 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int, *, on_cpu
             "max_num_batched_tokens": max(context, _CPU_BATCHED_TOKENS),
         }
     return arguments
+
+
+def _adapter_arguments(adapter: TargetLayers) -> dict[str, Any]:
+    reserved = next((rank for rank in _ADAPTER_RANKS if rank >= adapter.rank), None)
+    if reserved is None:
+        raise ValueError(
+            f"rollout.engine.vllm.adapters is Native and trainer.lora.rank {adapter.rank}; vLLM applies "
+            f"adapters of at most rank {MAX_NATIVE_ADAPTER_RANK}: set Merged, or a smaller rank"
+        )
+    return {
+        "enable_lora": True,
+        "max_lora_rank": reserved,
+        "max_loras": 1,
+        "max_cpu_loras": 1,
+        # Without it vLLM also wraps the language-model head, and then fails at log-probabilities of a prompt
+        # among other requests.
+        "lora_target_modules": adapter.suffixes,
+    }
 
 
 def sampling_arguments(sampling: SamplingParameters, seed: int, end_tokens: list[int]) -> dict[str, Any]:

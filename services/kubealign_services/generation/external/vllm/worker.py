@@ -44,3 +44,18 @@ class VllmWorkerExtension:
                 (name, weights.get_tensor(name).to(self.device))
                 for name in weights.keys()  # noqa: SIM118
             )
+
+    def kubealign_adaptable_layers(self) -> list[str]:
+        """Return the last parts of the names of the layers that vLLM can apply an adapter to, as the
+        checkpoint has them.
+
+        vLLM joins some layers, such as q_proj, k_proj and v_proj.
+        """
+        manager = self.model_runner.lora_manager._adapter_manager
+        return sorted(
+            {
+                part
+                for module in manager.supported_lora_modules
+                for part in manager.packed_modules_mapping.get(module, [module])
+            }
+        )
