@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,24 +53,16 @@ class VllmExternalEngine:
         engine = cls(*await asyncio.to_thread(_start, folder, spec, context, adapter))
         if adapter is not None:
             try:
-                await engine._check_adaptable(adapter)
+                check_adaptable(adapter, await engine._adaptable_layers())
             except BaseException:
                 await engine.close()
                 raise
         return engine
 
-    async def _check_adaptable(self, adapter: TargetLayers) -> None:
-        """Raise PermanentFailure for layers that vLLM cannot apply an adapter to."""
+    async def _adaptable_layers(self) -> set[str]:
         with _death_reported():
             by_worker = await self._engine.collective_rpc("kubealign_adaptable_layers")
-        adaptable = {layer for layers in by_worker for layer in layers}
-        refused = sorted(set(adapter.suffixes) - adaptable)
-        if refused:
-            raise PermanentFailure(
-                f"rollout.engine.vllm.adapters is Native, and vLLM cannot apply an adapter to the layers "
-                f"{', '.join(refused)} of this model, only to {', '.join(sorted(adaptable))}: set Merged, or "
-                "leave them out of trainer.lora.targets"
-            )
+        return {layer for layers in by_worker for layer in layers}
 
     async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
@@ -171,6 +163,21 @@ def _start(folder: Path, spec: VllmEngineSpec, context: int, adapter: TargetLaye
         raise PermanentFailure(str(error)) from error
     os.environ.update(library_variables(spec, on_cpu=on_cpu) | os.environ)
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)), vllm
+
+
+def check_adaptable(adapter: TargetLayers, adaptable: Set[str]) -> None:
+    """Raise PermanentFailure for layers that vLLM cannot apply an adapter to.
+
+    Args:
+        adaptable: Last parts of the names of the layers that it can apply one to.
+    """
+    refused = sorted(set(adapter.suffixes) - adaptable)
+    if refused:
+        raise PermanentFailure(
+            "rollout.engine.vllm.adapters is Native, and vLLM cannot apply an adapter to the layers "
+            f"{', '.join(refused)} of this model, only to {', '.join(sorted(adaptable))}: set Merged, or "
+            "leave them out of trainer.lora.targets"
+        )
 
 
 def to_external_sample(completion: Any) -> ExternalSample:

@@ -27,6 +27,7 @@ from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTL
 from kubealign_services.generation.external.vllm import engine as vllm_engine
 from kubealign_services.generation.external.vllm import parameters as vllm
 from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
+from kubealign_services.generation.external.vllm.parameters import TargetLayers
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 pytestmark = pytest.mark.timeout(60)
@@ -120,6 +121,27 @@ def test_vllm_on_a_cpu_computes_each_prompt_in_one_pass(context: int, tokens: in
     freed = VllmEngineSpec(between_phases=IdleMemoryPolicy.FREED)
     with pytest.raises(ValueError, match=r"betweenPhases is Freed.*set it to Resident"):
         vllm.engine_arguments(Path("/m"), freed, context, on_cpu=True)
+
+
+@pytest.mark.parametrize(("rank", "reserved"), [(1, 8), (8, 8), (9, 16), (257, 320), (512, 512)])
+def test_vllm_reserves_memory_for_one_adapter_of_the_target_layers(rank: int, reserved: int) -> None:
+    layers = TargetLayers(rank, ["model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj", "head.q_proj"])
+    arguments = vllm.engine_arguments(Path("/m"), VllmEngineSpec(), 512, on_cpu=False, adapter=layers)
+    assert arguments["enable_lora"] and arguments["max_lora_rank"] == reserved
+    assert arguments["max_loras"] == arguments["max_cpu_loras"] == 1
+    assert arguments["lora_target_modules"] == ["q_proj", "up_proj"]
+    assert "enable_lora" not in vllm.engine_arguments(Path("/m"), VllmEngineSpec(), 512, on_cpu=False)
+
+
+def test_vllm_refuses_adapters_that_it_cannot_apply() -> None:
+    with pytest.raises(ValueError, match=r"trainer\.lora\.rank 513; .* at most rank 512"):
+        vllm.engine_arguments(
+            Path("/m"), VllmEngineSpec(), 512, on_cpu=False, adapter=TargetLayers(513, ["q_proj"])
+        )
+    layers = TargetLayers(8, ["layers.0.q_proj", "layers.0.conv", "layers.1.conv"])
+    vllm_engine.check_adaptable(layers, {"conv", "q_proj"})
+    with pytest.raises(PermanentFailure, match="to the layers conv of this model, only to k_proj, q_proj"):
+        vllm_engine.check_adaptable(layers, {"k_proj", "q_proj"})
 
 
 def test_vllm_sampling_arguments_follow_the_spec() -> None:
