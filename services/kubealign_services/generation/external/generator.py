@@ -190,6 +190,7 @@ class ExternalGenerator:
                 await self._native.drop()
         fitting = self._model.weights.check(tensors)
         await self._load_weights(fitting if self._base is None else self._base.record(fitting))
+        self._files.end_base()
         self._version = version
 
     async def adapt(
@@ -213,6 +214,7 @@ class ExternalGenerator:
         merged = await asyncio.to_thread(self._base.merge, tensors, scale)
         await self._ensure_awake()
         self._version = NO_WEIGHTS
+        self._files.remove_adapted()
         await self._load_weights(merged.items())
         self._version = version
 

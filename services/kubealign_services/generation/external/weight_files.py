@@ -47,7 +47,10 @@ class WeightFiles:
         self._folder = folder
         self._prefix = secrets.token_hex(8)
         self._count = 0
+        #: Files that are kept for an engine that may release its weights: those of the base, then those of
+        #: the matrices that the last adapter has changed.
         self.kept_paths: list[Path] = []
+        self._base_count = 0
 
     def write(self, tensors: dict[str, Tensor]) -> Path:
         """Write a new file. Raises OSError where no space is left."""
@@ -74,8 +77,17 @@ class WeightFiles:
             raise
         return folder
 
-    def remove_kept(self) -> None:
-        """Remove the kept files."""
-        for path in self.kept_paths:
+    def end_base(self) -> None:
+        """Let the kept files be those of the base; later ones are of an adapter."""
+        self._base_count = len(self.kept_paths)
+
+    def remove_adapted(self) -> None:
+        """Remove the kept files of an adapter."""
+        for path in self.kept_paths[self._base_count :]:
             path.unlink(missing_ok=True)
-        self.kept_paths.clear()
+        del self.kept_paths[self._base_count :]
+
+    def remove_kept(self) -> None:
+        """Remove all kept files."""
+        self._base_count = 0
+        self.remove_adapted()

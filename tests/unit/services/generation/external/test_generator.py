@@ -194,6 +194,28 @@ async def test_idle_engine_releases_memory_and_reloads_weights(
         assert torch.equal(engine.weights["norm.weight"], BASE["norm.weight"])
 
 
+async def test_only_the_last_adapter_is_kept_for_reloading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external_generator, "IDLE_SECONDS", 0.01)
+    engine = Counter()
+    generator = make_generator(tmp_path, engine, adapted=True, freed=True)
+    adapter = LowRankAdapter(torch.ones(1, 3), torch.tensor([[1.0], [2.0]]), None)
+    for base in (0, 10):
+        await generator.refit(BASE.items(), base)
+        counts = []
+        for version in (1, 2, 3):
+            await generator.adapt(adapter.named_tensors("layer"), 0.5 * version, base + version)
+            counts.append(await asyncio.to_thread(lambda: len(list(tmp_path.iterdir()))))
+        assert counts == [2, 2, 2], "the base, and the matrices of one adapter"
+    expected = engine.weights["layer.weight"].clone()
+    async with Running(generator):
+        await asyncio.wait_for(engine.released.wait(), 10)
+        await collected(generator, request())
+    assert torch.equal(engine.weights["layer.weight"], expected)
+    assert torch.equal(engine.weights["norm.weight"], BASE["norm.weight"])
+
+
 async def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     generator = make_generator(tmp_path, Counter())
     await generator.refit(BASE.items(), 0)
