@@ -11,10 +11,8 @@ from kubealign.spec.sections.training import Lora
 from kubealign_services.generation.external.adapter_check import LayerShape, check_adapter
 from kubealign_services.generation.external.contract import AdapterEngine
 from kubealign_services.generation.external.weight_files import WeightFiles
-from kubealign_services.training.adapters.lora import LowRankAdapter, group_by_layer
+from kubealign_services.training.adapters.lora import group_by_layer
 from kubealign_services.training.adapters.targets import is_linear
-
-_PEFT_PREFIX = "base_model.model."
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,8 @@ class NativeAdapters:
                 raise ValueError(f"adapter: {layer} has a magnitude (DoRA), which the engine cannot apply")
             if adapter.down.shape[0] != rank:
                 raise ValueError(f"adapter: {layer} has rank {adapter.down.shape[0]}, trainer.lora {rank}")
-        folder = self._files.write_adapter(_peft_tensors(adapters), _peft_config(adapters, scale, rank))
+        # The engine divides alpha by the rank.
+        folder = self._files.write_adapter(adapters, Lora(rank=rank, alpha=scale * rank))
         self._folders.append(folder)
         self._adapted_layers |= adapters.keys()
         return folder
@@ -105,22 +104,3 @@ class NativeAdapters:
             if folder != self._kept_folder:
                 shutil.rmtree(folder)
         self._folders = [] if self._kept_folder is None else [self._kept_folder]
-
-
-def _peft_tensors(adapters: Mapping[str, LowRankAdapter]) -> dict[str, Tensor]:
-    return {
-        _PEFT_PREFIX + name: tensor
-        for layer, adapter in adapters.items()
-        for name, tensor in adapter.named_tensors(layer)
-    }
-
-
-def _peft_config(adapters: Mapping[str, LowRankAdapter], scale: float, rank: int) -> dict[str, object]:
-    return {
-        "peft_type": "LORA",
-        "r": rank,
-        # The engine divides it by the rank.
-        "lora_alpha": scale * rank,
-        "target_modules": sorted({layer.rsplit(".", 1)[-1] for layer in adapters}),
-        "bias": "none",
-    }

@@ -2,14 +2,18 @@
 another so that few exist at a time.
 """
 
-import json
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor
+
+from kubealign.spec.sections.training import Lora
+from kubealign_services.training.adapters.lora import LowRankAdapter
+from kubealign_services.training.adapters.peft_folder import write_peft_adapter
 
 #: Largest size of a file with more than one tensor.
 FILE_BYTES = 1 << 30
@@ -63,17 +67,21 @@ class WeightFiles:
             raise
         return path
 
-    def write_adapter(self, tensors: dict[str, Tensor], config: dict[str, object]) -> Path:
-        """Write a new PEFT folder. Raises OSError where no space is left."""
+    def write_adapter(self, adapters: Mapping[str, LowRankAdapter], lora: Lora) -> Path:
+        """Write a new PEFT folder. Raises OSError where no space is left.
+
+        Args:
+            adapters: Adapter of each layer.
+        """
         self._count += 1
         folder = self._folder / f"engine-{self._prefix}-{self._count}-adapter"
-        folder.mkdir()
+        tensors = dict(
+            chain.from_iterable(adapter.named_tensors(layer) for layer, adapter in adapters.items())
+        )
         try:
-            (folder / "adapter_config.json").write_text(json.dumps(config))
-            contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-            save_file(contiguous, folder / "adapter_model.safetensors")
+            write_peft_adapter(folder, tensors, sorted(adapters), lora)
         except BaseException:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         return folder
 

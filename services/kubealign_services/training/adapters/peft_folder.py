@@ -18,8 +18,8 @@ def write_peft_adapter(
     tensors: Mapping[str, Tensor],
     layers: list[str],
     lora: Lora,
-    source: Path,
-    score: Tensor | None,
+    source: Path | None = None,
+    score: Tensor | None = None,
     transposed: bool = False,
 ) -> None:
     """Write a new PEFT folder.
@@ -27,7 +27,7 @@ def write_peft_adapter(
     Args:
         tensors: Adapter tensors by the names of `adapters.lora`.
         layers: Names of the adapted layers, as in the base model, like the names of `tensors`.
-        source: Folder of the base model.
+        source: Folder of the base model, which peft loads with the adapter; None: it is not recorded.
         score: A classifier's head, which is trained in full and stored with the adapter.
         transposed: True when layers store their weights as [inputs, outputs].
     """
@@ -43,7 +43,7 @@ def write_peft_adapter(
         fan_in_fan_out=transposed,
         modules_to_save=None if score is None else ["score"],
         task_type=TaskType.CAUSAL_LM if score is None else TaskType.SEQ_CLS,
-        base_model_name_or_path=str(source),
+        base_model_name_or_path=None if source is None else str(source),
         inference_mode=True,
     )
     folder.mkdir()
