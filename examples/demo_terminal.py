@@ -1,4 +1,4 @@
-"""What the demonstrations share: the command that a user would type, and tables of its run."""
+"""Parts of every demonstration: the command that a user would type, and what is shown of its run."""
 
 import json
 import signal
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 
@@ -60,3 +61,9 @@ def answers_table(
         prompt = sample["prompt"]
         table.add_row(question(prompt), sample["response"], answered[prompt], sample["columns"][column])
     return table
+
+
+def show_result(console: Console, run: Path) -> None:
+    """Print the path of a run's model."""
+    console.print(f"The aligned model: {run / 'result'}", soft_wrap=True)
+    console.print("  transformers.AutoModelForCausalLM.from_pretrained(...) loads it.")

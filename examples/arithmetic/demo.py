@@ -12,7 +12,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
-from demo_terminal import answers_table, metrics, run_jobs, validation_samples  # noqa: E402
+from demo_terminal import answers_table, metrics, run_jobs, show_result, validation_samples  # noqa: E402
 
 SFT, REWARD_MODEL, PPO = "arithmetic-sft", "arithmetic-rm", "arithmetic-ppo"
 
@@ -62,8 +62,7 @@ def show(console: Console, runs: Path) -> None:
     console.print(reward_model_table(runs))
     console.print(seconds_table(runs))
     console.print(answers_table(runs / PPO, "worked"))
-    console.print(f"The aligned model: {runs / PPO / 'result'}", soft_wrap=True)
-    console.print("  transformers.AutoModelForCausalLM.from_pretrained(...) loads it.")
+    show_result(console, runs / PPO)
 
 
 def reward_model_table(runs: Path) -> Table:

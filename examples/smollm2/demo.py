@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from make_data import make
+from make_data import HELD_OUT, make
 from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
-from demo_terminal import answers_table, metrics, run_jobs  # noqa: E402
+from demo_terminal import answers_table, metrics, run_jobs, show_result  # noqa: E402
 
 JOB = "smollm2-grpo"
 STEPS, SAMPLES, VALIDATION_STEPS = 16, 4, 4
@@ -47,7 +47,8 @@ def main() -> int:
 
 def show(console: Console, run: Path) -> None:
     """Print the course of the validation, three answers before and after, and the path of the model."""
-    table = Table(title="64 held-out sums, one answer each sampled at temperature 1", title_justify="left")
+    title = f"{HELD_OUT} held-out sums, one answer each sampled at temperature 1"
+    table = Table(title=title, title_justify="left")
     for column in ("step", "right", "tokens of an answer"):
         table.add_column(column, justify="right")
     for line in metrics(run):
@@ -56,8 +57,7 @@ def show(console: Console, run: Path) -> None:
             table.add_row(str(line["step"]), f"{right:.3f}", f"{length:.1f}")
     console.print(table)
     console.print(answers_table(run, "answer", user_message))
-    console.print(f"The aligned model: {run / 'result'}", soft_wrap=True)
-    console.print("  transformers.AutoModelForCausalLM.from_pretrained(...) loads it.")
+    show_result(console, run)
 
 
 def user_message(prompt: str) -> str:

@@ -72,10 +72,10 @@ class GpuTeam(Team):
     def processes(self, name: str, pods: Any = None) -> set[str]:
         """Return the processes of a job that have pods, without its preparation."""
         names = self.pods() if pods is None else pods
-        found = {
+        processes = {
             pod.removeprefix(f"{name}-").rpartition("-")[0] for pod in names if pod.startswith(f"{name}-")
         }
-        return found - {"prepare"}
+        return processes - {"prepare"}
 
     def on_gpus(self, name: str) -> set[str]:
         """Return the processes of a job that have a node, of those that need a GPU."""

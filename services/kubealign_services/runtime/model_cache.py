@@ -135,7 +135,7 @@ class ModelCache:
         """Remove copies until there is room for `size` bytes; return False if there cannot be."""
         newest = time.time() - _OPENING_SECONDS
         copies = sorted(self._copies(), key=lambda copy: copy.stat().st_mtime)
-        used = {copy: _Source.read(copy).size for copy in copies}
+        used = {copy: sum(file.stat().st_size for file in copy.iterdir()) for copy in copies}
         removable = [copy for copy in copies if copy.stat().st_mtime < newest]
         excess = max(
             sum(used.values()) + size - self._most_bytes, size - shutil.disk_usage(self._folder).free

@@ -26,9 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from kubealign_services.telemetry.span_status import failures_marked
-
-#: Name of the header that makes a message part of a trace.
-TRACE_PARENT = "traceparent"
+from kubealign_services.telemetry.tracing import TRACE_PARENT
 
 _propagator = TraceContextTextMapPropagator()
 _tracer = trace.get_tracer("kubealign")

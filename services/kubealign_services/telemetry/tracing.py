@@ -22,8 +22,8 @@ from kubealign_services.telemetry.span_status import failures_marked
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Time for the last spans when a process ends.
 _FLUSH_SECONDS = 5.0
-#: Key of the metadata that makes a call part of a trace (W3C Trace Context).
-_TRACE_PARENT = "traceparent"
+#: Key of the metadata of a call, or header of a message, that makes it part of a trace (W3C Trace Context).
+TRACE_PARENT = "traceparent"
 
 _tracer = trace.get_tracer("kubealign")
 
@@ -97,7 +97,7 @@ def trace_metadata() -> tuple[tuple[str, str], ...]:
 def server_span(method: str, metadata: Sequence[tuple[str, str | bytes]] | None) -> Iterator[None]:
     """Measure a call that this process serves, as a part of the caller's trace; nothing if it has none."""
     carrier = {key: value for key, value in metadata or () if isinstance(value, str)}
-    if _TRACE_PARENT not in carrier:
+    if TRACE_PARENT not in carrier:
         yield
         return
     context = propagate.extract(carrier)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(180)
 
 STEPS = 3
 PROMPTS, SAMPLES = 2, 2
-# Of `online_job`.
+# Lengths of `online_job`.
 MAX_TOKENS, PROMPT_TOKENS = 4, 2
 
 

@@ -73,7 +73,7 @@ def test_the_turn_of_a_job_begins_after_preparation_and_ends_with_the_last_node(
         ((_other("a", holds=0), _other("b", waits=-5)), "waits for job a to start, position 2"),
         ((_other("a", holds=0), _other("b", waits=9)), "waits for job a to start, position 1"),
         ((_other("b", waits=-5), _other("a", waits=-9)), "waits for job a to start, position 3"),
-        # Of two that began to wait in the same second the name decides.
+        # The name decides between two that began to wait in the same second.
         ((_other("a", waits=0),), "waits for job a to start, position 2"),
         (
             (_other("a", holds=0, namespace="other"),),
@@ -369,7 +369,7 @@ def test_the_start_deadline_runs_from_the_first_turn_on() -> None:
         training("mine", lifecycle={"startDeadlineSeconds": 400}), starting=(_other("a", holds=0),)
     )
     cluster.prepare()
-    # As in a queue, the time before the first turn does not count.
+    # The time before the first turn does not count, as in a queue.
     cluster.pass_time(1000)
     cluster.settle()
     assert cluster.phase == "Pending"

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class WorkerExtension:
-    """What an extension of the worker inherits. `engine` and `device_id` are the worker's."""
+    """Base class of an extension of the worker. `engine` and `device_id` are the worker's."""
 
     engine: Any
     device_id: int

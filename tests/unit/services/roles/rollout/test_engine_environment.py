@@ -62,7 +62,7 @@ def test_an_environment_is_found_within_this_one(tmp_path: Path, monkeypatch: py
 
 
 def test_a_worker_in_the_environment_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the environment lacks the engine, the worker reports it instead of starting again and again."""
+    """The worker reports an environment without the engine, instead of starting again and again."""
     folder = environment(tmp_path / "vllm")
     monkeypatch.setattr(sys, "prefix", str(folder))
     assert find_engine_python(VLLM, {"KUBEALIGN_VLLM": str(folder)}) is None
