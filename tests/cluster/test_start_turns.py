@@ -295,26 +295,27 @@ def test_the_next_job_starts_when_the_job_before_it_is(team: GpuTeam, operated: 
     """The end of a turn is seen at once: the next reconcile of all jobs is ten minutes away."""
     operated(startOneAtATime=True)
     team.fill()
-    team.apply(trained("one"))
-    team.until_pods("one", {"trainer-0", "trainer-1", "trainer-2"})
-    team.apply(trained("two"))
-    team.until_message("two", "waits for job one to start")
-    # A third job, so that the operator has done with the second one by then.
-    team.apply(trained("three"))
-    team.until_message("three", "waits for job one to start, position 2")
+    team.apply(trained("first"))
+    team.until_pods("first", {"trainer-0", "trainer-1", "trainer-2"})
+    team.apply(trained("second"))
+    team.until_message("second", "waits for job first to start")
+    # A third job, so that the operator has done with the second one by then. Jobs that begin to wait within the same
+    # second are in the order of their names.
+    team.apply(trained("third"))
+    team.until_message("third", "waits for job first to start, position 2")
     kubectl = team.control_plane.kubectl
     if end == "deleted":
-        kubectl("delete", "aj", "one", "-n", team.namespace)
+        kubectl("delete", "aj", "first", "-n", team.namespace)
     else:
-        kubectl("patch", "aj", "one", "--type=merge", "-p", '{"spec":{"suspend":true}}', "-n", team.namespace)
-    team.until(lambda: "heldSince" in team.turn("two"), "the turn of the next job", seconds=5.0)
+        kubectl("patch", "aj", "first", "--type=merge", "-p", '{"spec":{"suspend":true}}', "-n", team.namespace)
+    team.until(lambda: "heldSince" in team.turn("second"), "the turn of the next job", seconds=5.0)
     team.free()
-    team.until_phase("two", "Running")
+    team.until_phase("second", "Running")
     if end == "suspended":
-        assert team.phases()["one"] == "Suspended"
+        assert team.phases()["first"] == "Suspended"
         kubectl(
-            "patch", "aj", "one", "--type=merge", "-p", '{"spec":{"suspend":false}}', "-n", team.namespace
+            "patch", "aj", "first", "--type=merge", "-p", '{"spec":{"suspend":false}}', "-n", team.namespace
         )
-        team.until_message("one", "waits for job three to start, position 1")
-        kubectl("delete", "aj", "two", "three", "-n", team.namespace)
-        team.until_phase("one", "Running")
+        team.until_message("first", "waits for job third to start, position 1")
+        kubectl("delete", "aj", "second", "third", "-n", team.namespace)
+        team.until_phase("first", "Running")
