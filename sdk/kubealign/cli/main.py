@@ -25,6 +25,7 @@ from kubealign.cli.commands.jobs.wait import wait
 from kubealign.cli.commands.machine.bench import bench
 from kubealign.cli.commands.machine.dashboard import dashboard
 from kubealign.cli.commands.machine.doctor import doctor
+from kubealign.cli.commands.machine.plot import plot
 from kubealign.cli.commands.machine.replay import replay
 from kubealign.cli.commands.machine.run import run
 from kubealign.cli.commands.spec.explain import explain
@@ -79,6 +80,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "top": top,
         "logs": logs,
         "metrics": metrics,
+        "plot": plot,
         "samples": samples,
         "events": events,
         "debug": debug,

@@ -1,0 +1,1 @@
+"""Curves of the metrics of runs, drawn into a file."""
