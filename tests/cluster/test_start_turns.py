@@ -299,15 +299,17 @@ def test_the_next_job_starts_when_the_job_before_it_is(team: GpuTeam, operated: 
     team.until_pods("first", {"trainer-0", "trainer-1", "trainer-2"})
     team.apply(trained("second"))
     team.until_message("second", "waits for job first to start")
-    # A third job, so that the operator has done with the second one by then. Jobs that begin to wait within the same
-    # second are in the order of their names.
+    # A third job, so that the operator has done with the second one by then. Jobs that begin to wait within
+    # the same second are in the order of their names.
     team.apply(trained("third"))
     team.until_message("third", "waits for job first to start, position 2")
     kubectl = team.control_plane.kubectl
     if end == "deleted":
         kubectl("delete", "aj", "first", "-n", team.namespace)
     else:
-        kubectl("patch", "aj", "first", "--type=merge", "-p", '{"spec":{"suspend":true}}', "-n", team.namespace)
+        kubectl(
+            "patch", "aj", "first", "--type=merge", "-p", '{"spec":{"suspend":true}}', "-n", team.namespace
+        )
     team.until(lambda: "heldSince" in team.turn("second"), "the turn of the next job", seconds=5.0)
     team.free()
     team.until_phase("second", "Running")
