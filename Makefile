@@ -11,6 +11,8 @@ REGISTRY ?=
 TAG ?= 0.1.0
 BUILD_ARGS ?=
 BENCH ?=
+RESULTS ?=
+MINUTES ?=
 FULL ?=
 
 # Number of test files that run in parallel, in collection order: the longest first. The tests of a file share the
@@ -42,7 +44,7 @@ UNIT_OPTIONS ?=
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client/test_bare_wheel.py tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-llm gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo demo-llm gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images images-test bench bench-full results bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -209,6 +211,9 @@ bench: $(VENV)/.bench $(VENV)/.trl-ppo ## Run the benchmarks against the peers: 
 
 bench-full: $(VENV)/.bench $(VENV)/.trl-ppo ## Run the benchmarks with 25 million weights: hours; after an interruption it continues with the missing lines
 	$(RUN)/python -m tests.bench $(BENCH) --full --missing
+
+results: $(VENV)/.bench $(VENV)/.trl-ppo $(VENV)/.pretrained ## Run the recipes of docs/results that have no record yet, with kubealign and TRL: six hours; goes on after an interruption (RESULTS="sft dpo" MINUTES=60)
+	$(RUN)/python -m tests.bench.recipes $(RESULTS) --texts $(DATA) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench-page: $(VENV)/.dev ## Write the results into docs/benchmarks.md: table, phases, chart
 	$(RUN)/python -m tests.bench.render --write docs/benchmarks.md

@@ -126,12 +126,41 @@ def test_rewards_of_word_problems() -> None:
         ("reinforcement/jobs.yaml", 12),
         ("steerlm/jobs.yaml", 6),
         ("constitutional/jobs.yaml", 6),
+        ("smollm2/jobs.yaml", 1),
+        *(
+            (f"smollm2/recipes/{path.name}", 1)
+            for path in sorted((EXAMPLES / "smollm2/recipes").glob("*.yaml"))
+        ),
     ],
 )
 def test_jobs_are_valid(file: str, count: int, tmp_path: Path) -> None:
     path = EXAMPLES / file
     parameters = {"DATA": str(tmp_path)} if "${DATA}" in path.read_text() else {}
     assert len(load_jobs(path, parameters)) == count
+
+
+def test_pairs_of_conversations_are_held_out_by_question(tmp_path: Path) -> None:
+    pairs = [
+        {"prompt": f"How much is {i}?", "chosen": f"It is {i}.", "rejected": "I know."} for i in range(60)
+    ]
+    pairs[7] |= {"rejected": "x" * 701}
+    source = tmp_path / "preferences.jsonl"
+    source.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    module("smollm2/recipes/make_pairs.py").make_pairs(source, tmp_path)
+    for name in ("preferences", "demonstrations", "prompts"):
+        trained, held = rows(tmp_path / f"{name}.jsonl"), rows(tmp_path / f"held_{name}.jsonl")
+        assert (len(trained), len(held)) == (11, 48)
+        messages = [row.get("messages") or row["chosen"] for row in (*trained, *held)]
+        questions = [each[0]["content"] for each in messages]
+        assert sorted(questions) == sorted(pair["prompt"] for i, pair in enumerate(pairs) if i != 7)
+    for row in rows(tmp_path / "held_preferences.jsonl"):
+        number = row["chosen"][0]["content"].removeprefix("How much is ").removesuffix("?")
+        assert row["chosen"][1] == {"role": "assistant", "content": f"It is {number}."}
+        assert row["rejected"][1] == {"role": "assistant", "content": "I know."}
+    with_answers = rows(tmp_path / "held_demonstrations.jsonl")
+    assert [row["messages"] for row in with_answers] == [
+        row["chosen"] for row in rows(tmp_path / "held_preferences.jsonl")
+    ]
 
 
 def test_rewards_of_the_iterative_example(tmp_path: Path) -> None:

@@ -1,0 +1,158 @@
+"""Recipes whose results are published: their job files, their inputs, and TRL's counterpart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from tests.bench.process import ROOT
+
+#: Folder of the job files.
+JOBS = ROOT / "examples" / "smollm2" / "recipes"
+
+
+class Data(StrEnum):
+    """Rows of a recipe. pairs: correct and wrong solutions of GSM8K's questions. sums: two-digit sums."""
+
+    PAIRS = "pairs"
+    SUMS = "sums"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric that both sides report under this name.
+
+    decimals: of its values in tables.
+    """
+
+    metric: str
+    title: str
+    decimals: int = 3
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One recipe.
+
+    Args:
+        job: Name of the AlignmentJob in the file `NAME.yaml`.
+        measures: The first one is the result, on held-out rows.
+        peer: Module of `trl_side` that performs the recipe, in the environment `peer_environment` of .venv
+            (empty: .venv itself).
+        needs: Parameter of the job file -> recipe whose result with seed 1 it names.
+        remark: Differences of the two sides that remain, and what the curves show.
+    """
+
+    name: str
+    title: str
+    job: str
+    data: Data
+    steps: int
+    measures: Sequence[Measure]
+    peer: str
+    peer_name: str = "TRL 1.16"
+    peer_environment: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    remark: str = ""
+
+    @property
+    def file(self) -> Path:
+        return JOBS / f"{self.name}.yaml"
+
+    @property
+    def peer_python(self) -> Path:
+        return ROOT / ".venv" / self.peer_environment / "bin" / "python"
+
+
+_RIGHT = "right answers to 64 held-out sums, share"
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            "sft",
+            "Supervised fine-tuning",
+            "smollm2-sft",
+            Data.PAIRS,
+            16,
+            (
+                Measure("val/loss", "-log p of a response token, 48 held-out rows"),
+                Measure("sft/loss", "-log p of a response token, the step's rows"),
+            ),
+            "offline",
+        ),
+        Recipe(
+            "reward-model",
+            "Reward model (Bradley-Terry)",
+            "smollm2-reward-model",
+            Data.PAIRS,
+            16,
+            (
+                Measure("val/accuracy", "accuracy on 48 held-out pairs"),
+                Measure("rm/loss", "loss of the step's pairs"),
+            ),
+            "offline",
+        ),
+        Recipe(
+            "dpo",
+            "DPO",
+            "smollm2-dpo",
+            Data.PAIRS,
+            16,
+            (
+                Measure("val/accuracy", "accuracy of the implicit reward on 48 held-out pairs"),
+                Measure("val/loss", "loss on 48 held-out pairs"),
+            ),
+            "offline",
+        ),
+        Recipe(
+            "ppo",
+            "PPO with a reward model",
+            "smollm2-ppo",
+            Data.PAIRS,
+            12,
+            (
+                Measure("val/reward/preference", "reward of responses to 48 held-out prompts", 2),
+                Measure("reward/mean", "reward of the step's responses", 2),
+            ),
+            "ppo",
+            peer_name="TRL 1.12",
+            peer_environment="trl-ppo",
+            needs={"REWARD_MODEL": "reward-model"},
+        ),
+        Recipe(
+            "rloo",
+            "RLOO with a verifiable reward",
+            "smollm2-recipe-rloo",
+            Data.SUMS,
+            16,
+            (
+                Measure("val/reward/right", _RIGHT),
+                Measure("reward/mean", "right answers of the step, share"),
+            ),
+            "online",
+        ),
+        Recipe(
+            "grpo",
+            "GRPO with a verifiable reward",
+            "smollm2-recipe-grpo",
+            Data.SUMS,
+            16,
+            (
+                Measure("val/reward/right", _RIGHT),
+                Measure("reward/mean", "right answers of the step, share"),
+            ),
+            "online",
+        ),
+        Recipe(
+            "distillation",
+            "On-policy distillation",
+            "smollm2-distillation",
+            Data.SUMS,
+            16,
+            (Measure("val/right", _RIGHT),),
+            "online",
+            needs={"TEACHER": "grpo"},
+        ),
+    )
+}
