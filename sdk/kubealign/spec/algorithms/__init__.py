@@ -58,9 +58,11 @@ from kubealign.spec.algorithms.policy_loss import (
 )
 from kubealign.spec.algorithms.ppo import GAE, LengthAdaptiveLambda, PPOSpec
 from kubealign.spec.algorithms.preference import (
+    ChosenLikelihoodSpec,
     DPOSpec,
     IPOSpec,
     KTOSpec,
+    LikelihoodReduction,
     ORPOSpec,
     PreferenceSpec,
     ReferencePreferenceSpec,
@@ -96,6 +98,7 @@ __all__ = [
     "AnnotateSpec",
     "BradleyTerry",
     "CISPOSpec",
+    "ChosenLikelihoodSpec",
     "Clip",
     "ClipCov",
     "ClippedRatioSpec",
@@ -126,6 +129,7 @@ __all__ = [
     "KLPlacement",
     "KTOSpec",
     "LengthAdaptiveLambda",
+    "LikelihoodReduction",
     "LossAggregation",
     "ORPOSpec",
     "OffPolicyMask",

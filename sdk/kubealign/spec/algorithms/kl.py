@@ -17,12 +17,14 @@ class KLPlacement(StrEnum):
 class KLEstimator(StrEnum):
     """Estimators of KL(policy || reference) from the policy's own samples (Schulman 2020), where r is the
     reference's probability of a token divided by the policy's. K1: -log r. K2: (log r)^2 / 2. K3: r - 1 -
-    log r.
+    log r. Absolute: the size of log r, which is no estimate of the divergence (NeMo-Aligner's
+    use_absolute_kl, verl's abs).
     """
 
     K1 = "K1"
     K2 = "K2"
     K3 = "K3"
+    ABSOLUTE = "Absolute"
 
 
 class FixedKL(SpecModel):

@@ -32,18 +32,34 @@ class ReferencePreferenceSpec(PreferenceSpec):
         return True
 
 
-class DPOSpec(ReferencePreferenceSpec):
+class LikelihoodReduction(StrEnum):
+    """Mean: over the tokens of the chosen response. Sum: over them, as in NeMo-Aligner's sft_loss_weight."""
+
+    MEAN = "Mean"
+    SUM = "Sum"
+
+
+class ChosenLikelihoodSpec(ReferencePreferenceSpec):
+    """Fields of preference algorithms that can imitate the chosen responses as well."""
+
+    nll_coefficient: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the chosen responses' negative log-likelihood (Pang et al. 2024).",
+    )
+    nll_reduction: LikelihoodReduction = Field(
+        LikelihoodReduction.MEAN,
+        description="Reduction of the negative log-likelihood of a chosen response over its tokens.",
+    )
+
+
+class DPOSpec(ChosenLikelihoodSpec):
     """Direct preference optimisation (Rafailov et al. 2023)."""
 
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.dpo:DPOAlgorithm"
 
     label_smoothing: float = Field(
         0.0, ge=0, le=0.5, description="Assumed share of wrong preference labels (conservative DPO)."
-    )
-    nll_coefficient: float = Field(
-        0.0,
-        ge=0,
-        description="Weight of the chosen responses' mean negative log-likelihood (Pang et al. 2024).",
     )
 
 
@@ -65,7 +81,7 @@ class RPODistance(StrEnum):
     SQUARED = "Squared"
 
 
-class RPOSpec(ReferencePreferenceSpec):
+class RPOSpec(ChosenLikelihoodSpec):
     """Reward-aware preference optimisation (Nvidia 2024, Nemotron-4).
 
     The policy's implicit reward gap is fitted to the gap between the columns chosenRating and

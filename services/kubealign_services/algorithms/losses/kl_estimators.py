@@ -19,6 +19,7 @@ def estimate_kl(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> 
         K1: d                   unbiased, of either sign
         K2: d^2 / 2             biased, never negative
         K3: exp(-d) - 1 + d     unbiased, never negative; bounded, see `estimate_k3`
+        Absolute: |d|           a penalty on either deviation, of the first order; not one of Schulman's
 
     Args:
         logprobs: Nats.
@@ -29,6 +30,8 @@ def estimate_kl(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> 
         return difference
     if estimator is KLEstimator.K2:
         return difference.square() / 2
+    if estimator is KLEstimator.ABSOLUTE:
+        return difference.abs()
     return estimate_k3(difference)
 
 
@@ -60,8 +63,8 @@ def kl_loss(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tens
 
     K2's gradient, d * grad log p, is on average that of KL(policy || reference). K3's, (1 - exp(-d)) *
     grad log p, is on average that of KL(reference || policy), with less variance (the choice of
-    DeepSeekMath). K1's own gradient, grad log p, is zero on average and has no effect: the value is K1's
-    and the gradient K2's.
+    DeepSeekMath). Absolute's is sign(d) * grad log p. K1's own gradient, grad log p, is zero on average and
+    has no effect: the value is K1's and the gradient K2's.
     """
     if estimator is KLEstimator.K1:
         squared = estimate_kl(logprobs, reference, KLEstimator.K2)

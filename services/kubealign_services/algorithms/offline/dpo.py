@@ -4,7 +4,12 @@ from torch.nn.functional import logsigmoid
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
-from kubealign_services.algorithms.offline.pairwise import PairTerms, PairwiseObjective, PreferencePairs
+from kubealign_services.algorithms.offline.pairwise import (
+    PairTerms,
+    PairwiseObjective,
+    PreferencePairs,
+    with_chosen_likelihood,
+)
 
 
 class DPOAlgorithm(OfflineAlgorithm):
@@ -19,6 +24,7 @@ class DPOAlgorithm(OfflineAlgorithm):
         -log sigmoid(m)                                             labelSmoothing 0
         -(1 - e) log sigmoid(m) - e log sigmoid(-m)                 conservative DPO (Mitchell 2023)
         + nllCoefficient * -log p(chosen) / tokens of the chosen    (Pang et al. 2024, eq. 1)
+        + nllCoefficient * -log p(chosen)                           nllReduction Sum
 
     with e the label smoothing, for which the optimal margin is log((1 - e) / e). log p is a sum over the
     response's tokens.
@@ -38,9 +44,4 @@ class DPOAlgorithm(OfflineAlgorithm):
         rejected = self._spec.beta * pairs.rejected.log_ratio
         margin, smoothing = chosen - rejected, self._spec.label_smoothing
         loss = -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
-        if self._spec.nll_coefficient == 0:
-            return PairTerms(loss, chosen, rejected)
-        nll = -pairs.chosen.mean_logprob
-        return PairTerms(
-            loss + self._spec.nll_coefficient * nll, chosen, rejected, {"preference/nll_loss": nll}
-        )
+        return with_chosen_likelihood(PairTerms(loss, chosen, rejected), pairs, self._spec)

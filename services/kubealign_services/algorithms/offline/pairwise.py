@@ -1,12 +1,13 @@
 """Pairwise objective shared by all preference algorithms, and its metrics."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from kubealign.spec.algorithms import ChosenLikelihoodSpec, LikelihoodReduction
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.loss_weights import sequence_shares
 from kubealign_services.algorithms.losses.sequence_logprobs import (
@@ -107,6 +108,19 @@ class PairwiseObjective:
             # The margin can grow while both log-probabilities fall: visible here before it shows in samples.
             means["preference/chosen_lost"] = pairs.chosen.log_ratio < 0
         return LossTerms(loss, {name: (share * value.detach()).sum() for name, value in means.items()})
+
+
+def with_chosen_likelihood(terms: PairTerms, pairs: PreferencePairs, spec: ChosenLikelihoodSpec) -> PairTerms:
+    """Add the chosen responses' negative log-likelihood to the loss, with the spec's coefficient.
+
+    A coefficient of 0 returns the terms unchanged. The metric preference/nll_loss has the spec's reduction.
+    """
+    if spec.nll_coefficient == 0:
+        return terms
+    is_sum = spec.nll_reduction is LikelihoodReduction.SUM
+    nll = -(pairs.chosen.logprob if is_sum else pairs.chosen.mean_logprob)
+    metrics = {**terms.extra_metrics, "preference/nll_loss": nll}
+    return replace(terms, loss=terms.loss + spec.nll_coefficient * nll, extra_metrics=metrics)
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:

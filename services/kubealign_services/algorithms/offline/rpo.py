@@ -5,7 +5,12 @@ from torch.nn.functional import logsigmoid
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
-from kubealign_services.algorithms.offline.pairwise import PairTerms, PairwiseObjective, PreferencePairs
+from kubealign_services.algorithms.offline.pairwise import (
+    PairTerms,
+    PairwiseObjective,
+    PreferencePairs,
+    with_chosen_likelihood,
+)
 
 
 class RPOAlgorithm(OfflineAlgorithm):
@@ -20,6 +25,7 @@ class RPOAlgorithm(OfflineAlgorithm):
         loss = KL(Bernoulli(sigmoid b) || Bernoulli(sigmoid a))     BackwardKL, the report's
                KL(Bernoulli(sigmoid a) || Bernoulli(sigmoid b))     ForwardKL
                (a - b)^2                                            Squared
+               + nllCoefficient * -log p(chosen)                    the report's, with nllReduction Sum
 
     The names are NeMo-Aligner's (rpo_bwd_kl, rpo_fwd_kl, rpo_sq).
     """
@@ -38,7 +44,8 @@ class RPOAlgorithm(OfflineAlgorithm):
         rejected = self._spec.beta * pairs.rejected.log_ratio
         gap = self._spec.reward_scale * pairs.rating_gap
         loss = reward_gap_distance(chosen - rejected, gap, self._spec.distance)
-        return PairTerms(loss, chosen, rejected, {"preference/given_margin": gap})
+        terms = PairTerms(loss, chosen, rejected, {"preference/given_margin": gap})
+        return with_chosen_likelihood(terms, pairs, self._spec)
 
 
 def reward_gap_distance(gap: Tensor, given: Tensor, kind: spec.RPODistance) -> Tensor:

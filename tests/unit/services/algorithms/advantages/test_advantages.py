@@ -110,7 +110,8 @@ def test_ppo_normalises_over_response_tokens_only(make_batch: MakeBatch) -> None
 
 def slow_divergence(batch: Batch, token: int, estimator: spec.KLEstimator) -> float:
     p, q = float(batch.token("old_logprobs")[token]), float(batch.token("reference_logprobs")[token])
-    return {"K1": p - q, "K2": 0.5 * (p - q) ** 2, "K3": math.exp(q - p) - (q - p) - 1}[estimator]
+    estimates = {"K1": p - q, "K2": 0.5 * (p - q) ** 2, "K3": math.exp(q - p) - (q - p) - 1}
+    return {**estimates, "Absolute": max(p - q, q - p)}[estimator]
 
 
 @pytest.mark.parametrize("estimator", list(spec.KLEstimator))

@@ -27,6 +27,7 @@ REFERENCE = torch.tensor([math.log(1 / 4), math.log(1 / 2)], dtype=torch.float64
         (KLEstimator.K2, [0.24022650695910072, 0.24022650695910072]),
         # exp(-log 2) - 1 + log 2 = 0.5 - 1 + 0.6931471806;   exp(log 2) - 1 - log 2 = 2 - 1 - 0.6931471806
         (KLEstimator.K3, [0.1931471805599453, 0.3068528194400547]),
+        (KLEstimator.ABSOLUTE, [0.6931471805599453, 0.6931471805599453]),
     ],
 )
 def test_estimators_by_hand(estimator: KLEstimator, expected: list[float]) -> None:
@@ -56,6 +57,14 @@ def test_k3_is_bounded_in_value_and_gradient(dtype: torch.dtype) -> None:
     clamped = is_clamped(loss.detach(), KLEstimator.K3)
     assert clamped.tolist() == [abs(each) > 20 or bounded_k3(each)[0] == 10 for each in differences]
     assert not is_clamped(estimate_kl(logprobs, reference, KLEstimator.K2), KLEstimator.K2).any()
+
+
+def test_the_absolute_penalty_pulls_each_token_towards_the_reference() -> None:
+    logprobs = LOGPROBS.clone().requires_grad_()
+    loss = kl_loss(logprobs, REFERENCE, KLEstimator.ABSOLUTE)
+    (gradient,) = torch.autograd.grad(loss.sum(), logprobs)
+    assert gradient.tolist() == [1.0, -1.0]
+    assert not is_clamped(100 * loss.detach(), KLEstimator.ABSOLUTE).any()
 
 
 def distributions() -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,6 +22,7 @@ from kubealign_services.batch.packed import Batch, pack
 from support.batches import random_batch
 
 DISTANCE = spec.RPODistance
+REDUCTION = spec.LikelihoodReduction
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -90,6 +91,10 @@ def rpo(distance: spec.RPODistance) -> Formula:
     return formula
 
 
+def rpo_imitating(c: Side, r: Side) -> Tensor:
+    return rpo(DISTANCE.BACKWARD_KL)(c, r) - 0.7 * c.policy.sum()
+
+
 METHODS: dict[str, tuple[Any, Formula]] = {
     "dpo": (DPOAlgorithm(spec.DPOSpec(beta=0.3)), dpo),
     "cdpo": (DPOAlgorithm(spec.DPOSpec(beta=0.3, label_smoothing=0.1, nll_coefficient=0.7)), cdpo),
@@ -103,6 +108,12 @@ METHODS: dict[str, tuple[Any, Formula]] = {
         )
         for distance in DISTANCE
     },
+    "rpo-imitating": (
+        RPOAlgorithm(
+            spec.RPOSpec(beta=0.3, reward_scale=0.5, nll_coefficient=0.7, nll_reduction=REDUCTION.SUM)
+        ),
+        rpo_imitating,
+    ),
 }
 
 
@@ -189,6 +200,26 @@ def test_conservative_dpo_by_hand() -> None:
     terms = measured(DPOAlgorithm(entry), *by_hand())
     assert float(terms.loss) == pytest.approx(0.6032044340 + 0.15, abs=1e-9)
     assert float(terms.sums["preference/nll_loss"]) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    # The chosen responses of by_hand have 2 tokens and 1, at -1 and -2 each.
+    [(REDUCTION.MEAN, 1.5), (REDUCTION.SUM, 2.0)],
+)
+def test_likelihood_of_the_chosen_by_hand(reduction: spec.LikelihoodReduction, expected: float) -> None:
+    batch, logprobs = by_hand()
+    batch.sequence_columns["rating"] = torch.tensor([1.0, 1, 2, 1])
+    likelihood = {"nll_coefficient": 0.1, "nll_reduction": reduction}
+    for plain, imitating in (
+        (DPOAlgorithm(spec.DPOSpec(beta=0.5)), DPOAlgorithm(spec.DPOSpec(beta=0.5, **likelihood))),
+        (RPOAlgorithm(spec.RPOSpec(beta=0.5)), RPOAlgorithm(spec.RPOSpec(beta=0.5, **likelihood))),
+    ):
+        terms = measured(imitating, batch, logprobs)
+        assert float(terms.sums["preference/nll_loss"]) == pytest.approx(expected)
+        without = measured(plain, batch, logprobs)
+        assert "preference/nll_loss" not in without.sums
+        assert float(terms.loss) == pytest.approx(float(without.loss) + 0.1 * expected)
 
 
 def test_conservative_dpo_has_an_optimal_margin() -> None:
