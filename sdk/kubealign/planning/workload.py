@@ -79,10 +79,10 @@ def workload_of(spec: AlignmentJobSpec, prompt: int | None = None, response: int
 
 
 def _sequences_per_step(algorithm: object) -> int:
-    """Return the sequences of one step; each preference row has two."""
+    """Return the sequences of one step; a row that is a pair of responses has two."""
     prompts = getattr(algorithm, "prompts_per_step", None)
     if prompts is not None:
         samples = getattr(algorithm, "samples_per_prompt", 1) + getattr(algorithm, "reference_sample", False)
         return int(prompts) * int(samples)
     rows = int(getattr(algorithm, "rows_per_step", 1))
-    return rows * (2 if getattr(algorithm, "data", "") == "preferences" else 1)
+    return rows * int(getattr(algorithm, "sequences_per_row", 1))

@@ -71,6 +71,11 @@ class AlgorithmSpec(SpecModel):
         return self.rewards is Requirement.NEEDED
 
     @property
+    def sequences_per_row(self) -> int:
+        """Sequences of one row of a step: 2 for a pair of responses, otherwise 1."""
+        return 2 if getattr(self, "data", "") == "preferences" else 1
+
+    @property
     def trains(self) -> bool:
         """True if the job has a trainer."""
         return self.makes is not ResultKind.DATA

@@ -98,6 +98,11 @@ class SPINSpec(IterativeSpec):
         0.1, gt=0, description="Strength of the regularisation towards the policy at the start of the round."
     )
 
+    @property
+    def sequences_per_row(self) -> int:
+        """2: a demonstration and a response."""
+        return 2
+
 
 class RejectionSamplingSpec(IterativeSpec):
     """Rejection sampling (Touvron et al. 2023; Dong et al. 2023, RAFT).
@@ -147,6 +152,11 @@ class SelfRewardingSpec(IterativeSpec):
         ge=0,
         description="Prompts whose best and worst scores differ by this much or less produce no pair.",
     )
+
+    @property
+    def sequences_per_row(self) -> int:
+        """2: the best and the worst response."""
+        return 2
 
     @property
     def judged_by(self) -> Judge:
