@@ -317,6 +317,16 @@ class AlignmentJobSpec(SpecModel):
         return critic.model_copy(update={"model": next(r.model for r in self.rewards if r.model is not None)})
 
     @property
+    def critic_head_attributes(self) -> dict[str, float] | None:
+        """Weight of each score of the reward model whose head the critic starts from; empty: 1 for all.
+
+        None: critic.model names the model, which must have a single score.
+        """
+        if self.critic is not None and self.critic.model is not None:
+            return None
+        return next((reward.attributes for reward in self.rewards if reward.model is not None), None)
+
+    @property
     def reward_score_names(self) -> tuple[str, ...]:
         """Names of the scores of the reward model that the job trains; empty: no reward model is trained."""
         if self.algorithm.value.makes is not ResultKind.REWARD_MODEL:

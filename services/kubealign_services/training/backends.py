@@ -2,7 +2,7 @@
 them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kubealign.spec.sections.training import HeadInit, Trainer
@@ -23,6 +23,7 @@ def create_backend(
     head_init: HeadInit = HeadInit.ZERO,
     pooling: str | None = None,
     scores: Sequence[str] = (),
+    attributes: Mapping[str, float] | None = None,
 ) -> TrainingBackend:
     """Create the model of a Hugging Face folder with its first weights, on all ranks; arguments as for
     `TorchTrainingBackend.create`. Raises what the backend's own `create` raises.
@@ -44,6 +45,7 @@ def create_backend(
         head_init=head_init,
         pooling=pooling,
         scores=scores,
+        attributes=attributes,
     )
 
 

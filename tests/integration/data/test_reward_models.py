@@ -123,7 +123,9 @@ def test_reward_model_training_continues_with_its_scores(tmp_path: Path, folders
             prepare(regression(tmp_path, folders, policy, *columns), tmp_path / "not", {})
 
 
-def test_critic_starts_from_a_single_score(tmp_path: Path, folders: dict[str, str]) -> None:
+def test_critic_starts_from_the_scores_of_the_reward_or_from_a_single_one(
+    tmp_path: Path, folders: dict[str, str]
+) -> None:
     def ppo(critic: dict[str, Any]) -> AlignmentJob:
         return job(
             {
@@ -137,10 +139,11 @@ def test_critic_starts_from_a_single_score(tmp_path: Path, folders: dict[str, st
         )
 
     prepare(ppo({}), tmp_path / "zero", {})
-    with pytest.raises(
-        DataError, match=r"rewards\[0\]\.model: .* with the scores good, kind; expected are value"
-    ):
-        prepare(ppo({"headInit": "RewardModel"}), tmp_path / "head", {})
+    # The critic's model is that of the reward, whose attributes weight its scores.
+    prepare(ppo({"headInit": "RewardModel"}), tmp_path / "head", {})
+    named = {"headInit": "RewardModel", "model": place(folders, "two")}
+    with pytest.raises(DataError, match=r"critic\.model: .* with the scores good, kind; expected are value"):
+        prepare(ppo(named), tmp_path / "named", {})
 
 
 def grpo(folder: Path, folders: dict[str, str], reward: dict[str, Any], **spec: Any) -> AlignmentJob:

@@ -230,7 +230,11 @@ class Trainer(SpecModel):
 
 
 class HeadInit(StrEnum):
-    """Zero: all values are 0 at first. RewardModel: the reward model's head, which the model must have."""
+    """Zero: all values are 0 at first. RewardModel: the reward model's head, which the model must have.
+
+    Of a model with several scores it is the sum of their heads with the weights of rewards[].attributes; a
+    model named by critic.model must have a single score.
+    """
 
     ZERO = "Zero"
     REWARD_MODEL = "RewardModel"

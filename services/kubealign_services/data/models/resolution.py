@@ -230,7 +230,8 @@ def check_model_kind(
     elif role == "critic":
         if spec.critic is not None and spec.critic.head_init is HeadInit.REWARD_MODEL:
             require_reward_model(config, folder, spec_path)
-            require_scores(config, ["value"], folder, spec_path)
+            if spec.critic_head_attributes is None:
+                require_scores(config, ["value"], folder, spec_path)
     elif role == "policy" and spec.algorithm.value.makes is ResultKind.REWARD_MODEL:
         if is_reward_model(config):
             require_scores(config, spec.reward_score_names, folder, spec_path)

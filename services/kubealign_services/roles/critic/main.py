@@ -36,6 +36,7 @@ async def serve(context: ProcessContext) -> None:
             Head.VALUE,
             total_updates=steps * spec.algorithm.value.updates_per_step,
             head_init=critic.head_init,
+            attributes=spec.critic_head_attributes,
         ),
         objective,
         StepPlan(spec.algorithm.value.epochs_per_step, spec.algorithm.value.minibatch_sequences),

@@ -59,6 +59,7 @@ class TrainedModelProcess:
         head_init: HeadInit = HeadInit.ZERO,
         pooling: str | None = None,
         scores: Sequence[str] = (),
+        attributes: Mapping[str, float] | None = None,
     ) -> TrainingBackend:
         """Create this rank's part of the model; arguments as for `backends.create_backend`."""
         return create_backend(
@@ -72,6 +73,7 @@ class TrainedModelProcess:
             head_init=head_init,
             pooling=pooling,
             scores=scores,
+            attributes=attributes,
         )
 
     def load_frozen(self, folder: Path, head: Head) -> FrozenBackend:

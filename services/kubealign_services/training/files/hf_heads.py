@@ -1,11 +1,13 @@
 """Reads from a Hugging Face folder's config which heads its model has, for all training backends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from kubealign_services.scoring.attributes import attribute_weights
 
 #: Config key of a reward model: the pooling of token scores into a response's score.
 POOLING_KEY = "kubealign_pooling"
@@ -37,6 +39,35 @@ def check_score_names(folder: Path, config: Any, expected: Sequence[str]) -> Non
         raise ValueError(
             f"{folder} is a reward model with the scores {', '.join(labels)}; wanted are {', '.join(names)}"
         )
+
+
+def check_value_head(folder: Path, config: Any, attributes: Mapping[str, float] | None) -> None:
+    """Raise ValueError when a critic cannot start from a reward model's head.
+
+    Args:
+        attributes: Weight of each score, as for `merge_heads`; None for a model with a single score.
+    """
+    if attributes is None:
+        check_score_names(folder, config, ("value",))
+    else:
+        attribute_weights(score_names(config), attributes)
+
+
+def merge_heads(weight: Tensor, names: Sequence[str], attributes: Mapping[str, float] | None) -> Tensor:
+    """Return the head whose output is the weighted sum of the scores, [1, hidden], in the dtype of `weight`.
+
+    A single score is returned unchanged, unless `attributes` weights it.
+
+    Args:
+        weight: Head of a reward model, [N, hidden].
+        names: Names of the N scores.
+        attributes: Weight of each score by name; empty or None: weight 1 for all.
+
+    Raises:
+        UnknownAttribute: `attributes` names a score that the model does not have.
+    """
+    factors = torch.tensor(attribute_weights(names, attributes or {}), dtype=torch.float32)
+    return (factors[:, None] * weight.float()).sum(0, keepdim=True).to(weight.dtype)
 
 
 def not_a_language_model(folder: Path, config: Any) -> ValueError:

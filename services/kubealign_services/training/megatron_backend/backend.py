@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -95,6 +95,7 @@ class MegatronTrainingBackend:
         head_init: HeadInit = HeadInit.ZERO,
         pooling: str | None = None,
         scores: Sequence[str] = (),
+        attributes: Mapping[str, float] | None = None,
     ) -> "MegatronTrainingBackend":
         """Create the model of a Hugging Face folder with its first weights, on all ranks; arguments as for
         `TorchTrainingBackend.create`. Collective.
@@ -104,7 +105,7 @@ class MegatronTrainingBackend:
             UnsuitedLayout: The model cannot be split as the spec says.
             ValueError: The folder holds another kind of model.
         """
-        source = ModelSource(folder, head, seed, head_init, pooling, tuple(scores))
+        source = ModelSource(folder, head, seed, head_init, pooling, tuple(scores), attributes)
         model, exact = load_model(source, spec, rank, world_size)
         backend = cls(model, spec, total_updates)
         if exact is not None:

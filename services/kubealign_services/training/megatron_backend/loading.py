@@ -49,6 +49,7 @@ class ModelSource:
     head_init: HeadInit = HeadInit.ZERO
     pooling: str | None = None
     scores: tuple[str, ...] = ()
+    attributes: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,15 @@ def load_model(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     config = read_config(source.folder)
-    first = initial_head(source.folder, config, source.head, source.head_init, source.seed, source.scores)
+    first = initial_head(
+        source.folder,
+        config,
+        source.head,
+        source.head_init,
+        source.seed,
+        source.scores,
+        source.attributes,
+    )
     shape = read_architecture(config)
     adapted = None if spec.lora is None else adapted_layers(config, spec.lora)
     conversions = build_conversions(shape, megatron, world_size, first.sizes, adapted)

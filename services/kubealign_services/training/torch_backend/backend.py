@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,7 @@ class TorchTrainingBackend:
         head_init: HeadInit = HeadInit.ZERO,
         pooling: str | None = None,
         scores: Sequence[str] = (),
+        attributes: Mapping[str, float] | None = None,
     ) -> "TorchTrainingBackend":
         """Create the model of a Hugging Face folder with its first weights, on all ranks.
 
@@ -128,6 +129,8 @@ class TorchTrainingBackend:
             seed: Seed of a randomly initialised SCORE head.
             pooling: Pooling that an exported reward model's config states.
             scores: Names of the reward model's scores; empty for a score without a name.
+            attributes: Weight of each score of the reward model that a VALUE head starts from; None for a
+                reward model with a single score.
         """
         torch_spec = _torch_spec(spec)
         device = compute_device()
@@ -135,7 +138,7 @@ class TorchTrainingBackend:
             torch.cuda.set_device(device)
         # Frozen weights need no more precision than the arithmetic has.
         dtype = torch.float32 if spec.lora is None else compute_dtype(torch_spec.precision)
-        model = load_model(folder, head, dtype, head_init, seed, scores)
+        model = load_model(folder, head, dtype, head_init, seed, scores, attributes)
         if spec.lora is not None:
             add_adapters(model, spec.lora, seed)
             patch_cpu_linear(model)

@@ -305,7 +305,7 @@ def test_effective_fields_have_defaults(document: Make) -> None:
 
 
 def test_the_critic_is_initialised_from_the_first_model_reward(document: Make) -> None:
-    rewards = [
+    rewards: list[dict[str, Any]] = [
         {"name": "format", "function": {"module": "a:b"}},
         {"name": "first", "model": {"path": "first"}},
         {"name": "second", "model": {"path": "second"}},
@@ -316,6 +316,13 @@ def test_the_critic_is_initialised_from_the_first_model_reward(document: Make) -
     assert spec.effective_critic is not None
     assert spec.effective_critic.model == Model(path="first")
     assert spec.effective_critic.ranks == 2
+    assert spec.critic_head_attributes == {}
+    rewards[1]["attributes"] = {"kind": 2.0}
+    weighted = {"spec.rewards": rewards}
+    spec = AlignmentJob.model_validate(document("ppo", weighted)).spec
+    assert spec.critic_head_attributes == {"kind": 2.0}
+    named = weighted | {"spec.critic": {"model": {"path": "first"}}}
+    assert AlignmentJob.model_validate(document("ppo", named)).spec.critic_head_attributes is None
 
 
 def test_scorers_by_name(document: Make) -> None:

@@ -3,7 +3,7 @@
 Semantics and seeds match `torch_backend.model.loading.load_model`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,16 @@ from kubealign_services.training.contract import Head
 from kubealign_services.training.files.hf_heads import (
     check_model_folder,
     check_score_names,
+    check_value_head,
     init_score_head,
     is_reward_model,
+    merge_heads,
     not_a_language_model,
     not_a_reward_model,
+    score_names,
 )
 from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes
+from kubealign_services.training.megatron_backend.weights.load_hf import read_tensor
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def initial_head(
     head_init: HeadInit = HeadInit.ZERO,
     seed: int = 0,
     scores: Sequence[str] = (),
+    attributes: Mapping[str, float] | None = None,
 ) -> InitialHead:
     """Select the heads; arguments and errors as for `torch_backend.model.loading.load_model`.
 
@@ -71,7 +76,11 @@ def initial_head(
         count = max(1, len(scores))
         return InitialHead(HeadSizes(scores=count), init_score_head(config, count, seed))
     if is_classifier and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
-        check_score_names(folder, config, ("value",) if head is Head.VALUE else scores)
+        if head is Head.VALUE:
+            check_value_head(folder, config, attributes)
+            merged = merge_heads(read_tensor(folder, "score.weight").float(), score_names(config), attributes)
+            return InitialHead(HeadSizes(vocabulary=False, scores=1), merged)
+        check_score_names(folder, config, scores)
         return InitialHead(HeadSizes(vocabulary=False, scores=config.num_labels), None)
     if head_init is HeadInit.REWARD_MODEL:
         raise not_a_reward_model(folder, config)

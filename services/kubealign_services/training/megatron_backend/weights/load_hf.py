@@ -48,6 +48,17 @@ def load_weights(
                 target[part.local_index].copy_(reader.read(part))
 
 
+def read_tensor(folder: Path, name: str) -> Tensor:
+    """Return a whole tensor of a folder's model in the file's dtype. Raises ValueError when it is missing."""
+    copy = local_copy(folder)
+    file = _read_file_index(copy).get(name)
+    if file is None:
+        raise ValueError(f"{folder} lacks weights of its model: {name}")
+    with _open_safetensors(copy / file) as tensors:
+        weight: Tensor = tensors.get_tensor(name)
+    return weight
+
+
 def check_parameters(conversion: WeightConversion, parameters: Mapping[str, Tensor]) -> None:
     """Raise ValueError when names or shapes differ from the weight mapping."""
     for name, tensor in parameters.items():

@@ -1,6 +1,6 @@
 """Loads models from Hugging Face folders and combines trunks with heads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ from kubealign_services.training.contract import Head
 from kubealign_services.training.files.hf_heads import (
     check_model_folder,
     check_score_names,
+    check_value_head,
     init_score_head,
     is_reward_model,
+    merge_heads,
     not_a_language_model,
     not_a_reward_model,
+    score_names,
 )
 from kubealign_services.training.torch_backend.model.cpu_linear import patch_cpu_linear
 from kubealign_services.training.torch_backend.model.fused_layers import patch_fused_layers
@@ -44,17 +47,19 @@ def load_model(
     head_init: HeadInit = HeadInit.ZERO,
     seed: int = 0,
     scores: Sequence[str] = (),
+    attributes: Mapping[str, float] | None = None,
 ) -> PackedModel:
     """Load the model of a Hugging Face folder on the CPU, verified to compute the same packed as unpacked.
 
     LANGUAGE_MODEL needs a causal language model. VALUE and SCORE also take a reward model (a
-    sequence-classification checkpoint). VALUE: the trunk, with a head of zeros or that of a reward model with
-    one label. SCORE: the reward model's own head, or on a language model a head drawn from seed with the
+    sequence-classification checkpoint). VALUE: the trunk, with a head of zeros or that of a reward
+    model. SCORE: the reward model's own head, or on a language model a head drawn from seed with the
     config's `initializer_range`, in addition to the language-model head.
 
     Args:
         scores: Required names of the labels; empty to accept a reward model's labels, and for a new head of
             one score.
+        attributes: Weight of each label in the value, of a reward model with several; see `merge_heads`.
 
     Raises:
         UnsupportedTrainingModel: The model cannot run packed.
@@ -73,8 +78,13 @@ def load_model(
             _init_score(config, head, dtype, seed, max(1, len(scores))),
         )
     elif is_classifier and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
-        check_score_names(folder, config, ("value",) if head is Head.VALUE else tuple(scores))
+        if head is Head.VALUE:
+            check_value_head(folder, config, attributes)
+        else:
+            check_score_names(folder, config, tuple(scores))
         model = _load_reward_model(folder, head, dtype)
+        if head is Head.VALUE:
+            _merge_scores(model, score_names(config), attributes)
     elif head_init is HeadInit.REWARD_MODEL:
         raise not_a_reward_model(folder, config)
     else:
@@ -144,6 +154,15 @@ def _init_score(config: Any, head: Head, dtype: torch.dtype, seed: int, count: i
     with torch.no_grad():
         score.weight.copy_(init_score_head(config, count, seed))
     return score
+
+
+def _merge_scores(model: PackedModel, names: Sequence[str], attributes: Mapping[str, float] | None) -> None:
+    """Replace the heads of a reward model's scores by that of their weighted sum."""
+    assert model.score is not None
+    head = merge_heads(model.score.weight.detach(), names, attributes)
+    model.score = nn.Linear(head.shape[1], 1, bias=False, dtype=head.dtype)
+    with torch.no_grad():
+        model.score.weight.copy_(head)
 
 
 def _load_reward_model(folder: Path, head: Head, dtype: torch.dtype) -> PackedModel:

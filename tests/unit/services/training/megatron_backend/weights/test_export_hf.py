@@ -86,11 +86,15 @@ def test_heads_match_the_torch_backend(tmp_path: Path) -> None:
     save_model(tmp_path / "policy", config_of("qwen2"))
     classifier = AutoModelForSequenceClassification.from_config(config_of("qwen2", num_labels=1))
     classifier.save_pretrained(tmp_path / "reward")
+    rated = AutoModelForSequenceClassification.from_config(config_of("qwen2", num_labels=3))
+    rated.save_pretrained(tmp_path / "rated")
+    weighted = {"LABEL_0": 0.5, "LABEL_2": -2.0}
     cases: list[tuple[str, Head, dict[str, Any]]] = [
         ("policy", Head.VALUE, {}),
         ("policy", Head.SCORE, {"seed": 5, "scores": ("a", "b")}),
         ("reward", Head.SCORE, {}),
         ("reward", Head.VALUE, {"head_init": HeadInit.REWARD_MODEL}),
+        ("rated", Head.VALUE, {"head_init": HeadInit.REWARD_MODEL, "attributes": weighted}),
     ]
     for name, head, how in cases:
         parameters, sizes = with_head(tmp_path / name, head, **how)
@@ -102,6 +106,8 @@ def test_heads_match_the_torch_backend(tmp_path: Path) -> None:
         with_head(tmp_path / "reward", Head.LANGUAGE_MODEL)
     with pytest.raises(ValueError, match="headInit RewardModel needs a reward model"):
         with_head(tmp_path / "policy", Head.VALUE, head_init=HeadInit.REWARD_MODEL)
+    with pytest.raises(ValueError, match=r"with the scores LABEL_0, LABEL_1, LABEL_2; wanted are value"):
+        with_head(tmp_path / "rated", Head.VALUE, head_init=HeadInit.REWARD_MODEL)
     with pytest.raises(ValueError, match=r"with the scores LABEL_0; wanted are a, b"):
         with_head(tmp_path / "reward", Head.SCORE, scores=("a", "b"))
     with pytest.raises(ValueError, match=r"has no config\.json"):

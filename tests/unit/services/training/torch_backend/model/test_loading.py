@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification, LlamaForSequenceCla
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import HeadInit
 from kubealign_services.batch.packed import Batch
+from kubealign_services.scoring.attributes import UnknownAttribute
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 from kubealign_services.training.torch_backend.model.loading import load_model
@@ -45,6 +46,33 @@ def test_a_value_is_stored_one_token_later(reward_llama: Path, make_batch: Calla
         actual = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
     expected = [torch.cat([torch.zeros(1), scores[:-1]]) for scores in scores_alone(reward_llama, batch)]
     torch.testing.assert_close(actual, torch.cat(expected), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weights"), [({"kind": -2.0, "good": 0.5}, [0.5, 0.0, -2.0]), ({}, [1.0, 1.0, 1.0])]
+)
+def test_a_value_is_the_weighted_sum_of_several_scores(
+    three_scores: Path,
+    make_batch: Callable[..., Batch],
+    attributes: dict[str, float],
+    weights: list[float],
+) -> None:
+    batch = make_batch(6, 1, 9)
+    model = load_model(three_scores, Head.VALUE, head_init=HeadInit.REWARD_MODEL, attributes=attributes)
+    assert model.score is not None and model.score.weight.shape == (1, 32)
+    with torch.no_grad():
+        actual = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
+    alone = [scores_alone(three_scores, batch, label) for label in range(3)]
+    expected = [
+        torch.cat([torch.zeros(1), sum(w * scores[:-1] for w, scores in zip(weights, each, strict=True))])
+        for each in zip(*alone, strict=True)
+    ]
+    torch.testing.assert_close(actual, torch.cat(expected), atol=1e-5, rtol=1e-5)
+
+
+def test_an_attribute_that_the_reward_model_lacks_is_refused(three_scores: Path) -> None:
+    with pytest.raises(UnknownAttribute, match="the model has no score true; it gives good, long, kind"):
+        load_model(three_scores, Head.VALUE, head_init=HeadInit.REWARD_MODEL, attributes={"true": 1.0})
 
 
 @pytest.mark.parametrize("folder", ["llama", "reward_llama"])
