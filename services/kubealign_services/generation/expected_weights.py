@@ -1,25 +1,44 @@
 """The weights that a model expects, by the names of its Hugging Face checkpoint."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 
 class ExpectedWeights:
     """Names, shapes and kinds of number of a model's weights.
 
-    Tied weights are one weight that accepts any of its names. weights: by name, those of the model.
-    canonical_names: by the id of a weight, its first name.
+    Tied weights are one weight that accepts any of its names; so is a parameter that the checkpoint names
+    otherwise. A parameter that a checkpoint stores in several tensors, such as the stacked matrices of
+    experts, is several weights, each a view of its part.
+
+    weights: by name, those of the model. canonical_names: by the id of a weight, its first name. views: names
+    of the weights that are parts of a parameter.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        """Index the model's weights, which may be on the meta device."""
+        """Index the model's weights, which may be on the meta device. The views are valid until a parameter
+        gets other memory.
+
+        Raises ValueError for a model whose checkpoint stores a parameter in a form that is no view of it.
+        """
+        own = model.state_dict(keep_vars=True)
         self.weights: dict[str, Tensor] = {}
         self.canonical_names: dict[int, str] = {}
-        for name, weight in model.state_dict(keep_vars=True).items():
+        for name, weight in _checkpoint_weights(model, own).items():
             self.weights[name] = weight
             self.canonical_names.setdefault(id(weight), name)
+        ids = {id(weight) for weight in own.values()}
+        self.views = frozenset(name for name, weight in self.weights.items() if id(weight) not in ids)
+        for name, weight in own.items():
+            if id(weight) in self.canonical_names:
+                self.weights.setdefault(name, weight)
+        _check_views(own, self.weights)
 
     def check(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor under its own name once it has been checked.
@@ -60,3 +79,31 @@ def _format_names(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names[:4]) + (
         f" and {len(names) - 4} more" if len(names) > 4 else ""
     )
+
+
+class _NoContiguousCopies(TorchFunctionMode):
+    """Keeps the parts of a tensor as views of it, where transformers would copy them for a file."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.contiguous:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def _checkpoint_weights(model: torch.nn.Module, own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights by the names of the checkpoint that transformers would write."""
+    if not isinstance(model, PreTrainedModel):
+        return own
+    with _NoContiguousCopies():
+        return dict(revert_weight_conversion(model, own))
+
+
+def _check_views(own: dict[str, Tensor], weights: dict[str, Tensor]) -> None:
+    """Raise ValueError for a weight in memory of its own: what is written to it would not reach the model."""
+    storages = {weight.untyped_storage().data_ptr() for weight in own.values() if not weight.is_meta}
+    for name, weight in weights.items():
+        if not weight.is_meta and weight.untyped_storage().data_ptr() not in storages:
+            raise ValueError(f"weights: the model stores {name!r} in another form than its checkpoint")

@@ -15,9 +15,14 @@ END_TOKEN = 256
 
 
 def write_model(folder: Path) -> Path:
-    """Write a tiny Llama's configuration, with a tokenizer of the 256 bytes, an end token and a padding
-    token.
-    """
+    """Write a tiny Llama's configuration, and the tokenizer."""
+    write_tokenizer(folder)
+    configuration().save_pretrained(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of the 256 bytes, an end token and a padding token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     raw = Tokenizer(models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -25,8 +30,6 @@ def write_model(folder: Path) -> Path:
     make: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast
     end, padding = AddedToken("<end>", special=True), AddedToken("<pad>", special=True)
     make(tokenizer_object=raw, eos_token=end, pad_token=padding).save_pretrained(folder)
-    configuration().save_pretrained(folder)
-    return folder
 
 
 def configuration() -> LlamaConfig:

@@ -27,7 +27,9 @@ class WeightLoader:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._expected = ExpectedWeights(model)
+        """Raises ValueError for a model that `ExpectedWeights` refuses."""
+        ExpectedWeights(model)
+        self._model = model
         # Canonical names of the weights that are views of memory that the model does not own.
         self._adopted: set[str] = set()
 
@@ -39,17 +41,18 @@ class WeightLoader:
         loaded by then.
         """
         lasts = isinstance(tensors, PersistentTensors) and tensors.lasts
-        for name, tensor in self._expected.check(tensors):
-            weight = self._expected.weights[name]
-            first = self._expected.canonical_names[id(weight)]
-            if lasts and _can_adopt(tensor, weight):
+        # Indexed anew: an offloaded parameter has other memory than before, and with it its views.
+        expected = ExpectedWeights(self._model)
+        for name, tensor in expected.check(tensors):
+            weight = expected.weights[name]
+            first = expected.canonical_names[id(weight)]
+            if lasts and name not in expected.views and _can_adopt(tensor, weight):
                 weight.data = tensor
                 self._adopted.add(first)
             else:
-                self._copy(first, tensor)
+                self._copy(first, weight, tensor)
 
-    def _copy(self, first: str, tensor: Tensor) -> None:
-        weight = self._expected.weights[first]
+    def _copy(self, first: str, weight: Tensor, tensor: Tensor) -> None:
         if first in self._adopted:
             weight.data = torch.empty_like(weight)
             self._adopted.remove(first)
