@@ -79,8 +79,11 @@ def test_sampled_logprobs_equal_those_of_whole_sequences(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [64, 80, 128, 256])
 @pytest.mark.parametrize("window", [None, 100])
-def test_attention_kernel_equals_gathering(dtype: torch.dtype, width: int, window: int | None) -> None:
-    use = LayerAttention(8, LayerKVShape(2, width, width), window)
+@pytest.mark.parametrize("softcap", [None, 50.0])
+def test_attention_kernel_equals_gathering(
+    dtype: torch.dtype, width: int, window: int | None, softcap: float | None
+) -> None:
+    use = LayerAttention(8, LayerKVShape(2, width, width), window, softcap)
     assert gpu_attention_works([use], dtype, torch.device("cuda"))
 
 

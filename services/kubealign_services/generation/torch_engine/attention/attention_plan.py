@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import LayerKVShape
+from kubealign_services.training.softcapped_attention import softcapped_attention
 
 ATTENTION_NAME = "kubealign_engine"
 
@@ -40,6 +41,7 @@ class EngineAttentionPlan(Protocol):
         values: Tensor,
         scaling: float | None,
         window: int | None,
+        softcap: float | None = None,
     ) -> Tensor:
         """Return [tokens, heads, value width].
 
@@ -48,6 +50,7 @@ class EngineAttentionPlan(Protocol):
             keys: [key heads, tokens, width].
             values: [key heads, tokens, value width].
             window: A token sees itself and the window - 1 tokens before it; None: all tokens before it.
+            softcap: Scores s become softcap * tanh(s / softcap) (Gemma 2); None: they stay as they are.
         """
 
 
@@ -60,6 +63,7 @@ def engine_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     is_causal: bool | None = None,
+    softcap: float | None = None,
     kubealign_plan: EngineAttentionPlan | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
@@ -83,7 +87,7 @@ def engine_attention(
     layer = getattr(module, "layer_idx", None)
     if not isinstance(layer, int):
         raise UnsupportedEngineModel(f"{name} has no layer_idx, so its keys and values cannot be cached")
-    out = kubealign_plan.attend(layer, query[0], key[0], value[0], scaling, sliding_window)
+    out = kubealign_plan.attend(layer, query[0], key[0], value[0], scaling, sliding_window, softcap)
     return out[None], None
 
 
@@ -94,12 +98,13 @@ AttentionInterface.register(ATTENTION_NAME, engine_attention)
 @dataclass(frozen=True)
 class LayerAttention:
     """Attention requirements of a layer: `heads` query heads over its cached keys and values, within its
-    window.
+    window, with capped scores.
     """
 
     heads: int
     kv_shape: LayerKVShape
     window: int | None
+    softcap: float | None = None
 
 
 @dataclass
@@ -116,6 +121,7 @@ class ProbePlan:
         values: Tensor,
         scaling: float | None,
         window: int | None,
+        softcap: float | None = None,
     ) -> Tensor:
         if layer in self.layers:
             raise UnsupportedEngineModel(f"layer_idx {layer} belongs to two attention layers")
@@ -124,7 +130,7 @@ class ProbePlan:
                 f"{queries.shape[0]} query heads cannot share {keys.shape[0]} key heads"
             )
         kv_shape = LayerKVShape(keys.shape[0], keys.shape[2], values.shape[2])
-        self.layers[layer] = LayerAttention(queries.shape[0], kv_shape, window)
+        self.layers[layer] = LayerAttention(queries.shape[0], kv_shape, window, softcap)
         return values.new_zeros(queries.shape[1], queries.shape[0], values.shape[2])
 
 
@@ -139,9 +145,15 @@ class FullSequencePlan:
         values: Tensor,
         scaling: float | None,
         window: int | None,
+        softcap: float | None = None,
     ) -> Tensor:
         length = queries.shape[1]
         windowed = window is not None and window < length
+        if softcap is not None:
+            mask = _window_mask(length, window if window is not None else length, queries.device)
+            return softcapped_attention(queries[None], keys[None], values[None], mask, scaling, softcap)[
+                0
+            ].transpose(0, 1)
         out = scaled_dot_product_attention(
             queries[None],
             keys[None],

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
+from kubealign_services.training.softcapped_attention import softcapped_attention
 
 # Sequences are gathered together while the shortest has at least this share of the longest's tokens, or all
 # are short: more groups mean more operations, fewer groups more padding.
@@ -60,13 +61,16 @@ class GatheredPlan:
         values: Tensor,
         scaling: float | None,
         window: int | None,
+        softcap: float | None = None,
     ) -> Tensor:
         cached_keys, cached_values = self._cache.layer(layer)
         cached_keys.flatten(0, 1)[self._slots] = keys.transpose(0, 1)
         cached_values.flatten(0, 1)[self._slots] = values.transpose(0, 1)
         out = values.new_empty(queries.shape[1], queries.shape[0], values.shape[2])
         with sdpa_kernel(_GPU_BACKENDS) if queries.is_cuda else nullcontext():
-            self._rows.attend((cached_keys, cached_values), queries, keys, values, scaling, window, out)
+            self._rows.attend(
+                (cached_keys, cached_values), queries, keys, values, scaling, window, softcap, out
+            )
         return out
 
 
@@ -94,6 +98,7 @@ class GatheredRows:
         values: Tensor,
         scaling: float | None,
         window: int | None,
+        softcap: float | None,
         out: Tensor,
     ) -> None:
         """Compute attention into out [T, heads, value width] at the tokens of the selected sequences.
@@ -111,7 +116,7 @@ class GatheredRows:
                 v = _split_sequences(values[:, block.tokens], block.length)
             else:
                 k, v = (all_tokens[block.slots].transpose(1, 2) for all_tokens in flat)
-            out[block.tokens] = _attend(q, k, v, block.mask, scaling).transpose(1, 2).flatten(0, 1)
+            out[block.tokens] = _attend(q, k, v, block.mask, scaling, softcap).transpose(1, 2).flatten(0, 1)
 
 
 def slot_mapping(batch: RaggedBatch) -> NDArray[np.int64]:
@@ -121,11 +126,15 @@ def slot_mapping(batch: RaggedBatch) -> NDArray[np.int64]:
     return pages * PAGE_TOKENS + batch.positions % PAGE_TOKENS
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None, softcap: float | None
+) -> Tensor:
     """Compute attention over [sequences, heads, length, width]; the result has the queries' heads and the
     values' width.
     """
     sequences, heads, length, width = q.shape
+    if softcap is not None:
+        return softcapped_attention(q, k, v, mask, scaling, softcap)
     if length > 1:
         return scaled_dot_product_attention(
             q, k, v, mask, is_causal=mask is None, scale=scaling, enable_gqa=heads != k.shape[1]

@@ -74,6 +74,7 @@ class GpuPlan:
         values: Tensor,
         scaling: float | None,
         window: int | None,
+        softcap: float | None = None,
     ) -> Tensor:
         # Imported lazily: builds of torch without a GPU have no Triton compiler.
         from kubealign_services.generation.torch_engine.gpu import attention_kernel as kernel
@@ -100,13 +101,14 @@ class GpuPlan:
             batch.context_lengths,
             scaling,
             window,
+            softcap,
         )
 
 
 @torch.inference_mode()
 def gpu_attention_works(uses: Iterable[LayerAttention], dtype: torch.dtype, device: torch.device) -> bool:
-    """Return True where the kernel agrees with gathering on this device, for the widths, windows and heads of
-    these layers.
+    """Return True where the kernel agrees with gathering on this device, for the widths, windows, caps and
+    heads of these layers.
 
     Otherwise, for example without a C compiler, which Triton needs, a warning says why.
     """
@@ -159,4 +161,4 @@ def _attend_random(
             (kv_shape.heads, kv_shape.value_width),
         )
     )
-    return plan(cache).attend(0, queries, keys, values, None, use.window).float()
+    return plan(cache).attend(0, queries, keys, values, None, use.window, use.softcap).float()

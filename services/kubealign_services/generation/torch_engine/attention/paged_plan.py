@@ -41,6 +41,7 @@ class PagedPlan:
         values: Tensor,
         scaling: float | None,
         window: int | None,
+        softcap: float | None = None,
     ) -> Tensor:
         heads, tokens, width = queries.shape
         cached_keys, cached_values = self._cache.layer(layer)
@@ -59,13 +60,14 @@ class PagedPlan:
                 self._contexts,
                 window or _NO_WINDOW,
                 np.float32(width**-0.5 if scaling is None else scaling),
+                np.float32(softcap or 0),
                 element_array(out),
             )
             parts = self._thread_parts(layer, keys.shape[0], window)
             kernel = attention_kernel(width, values.shape[2])
             KERNEL_THREADS.run(kernel, [(*arguments, *part) for part in parts])
         if self._rest is not None:
-            self._rest.attend(self._cache.layer(layer), queries, keys, values, scaling, window, out)
+            self._rest.attend(self._cache.layer(layer), queries, keys, values, scaling, window, softcap, out)
         return out
 
     def _thread_parts(

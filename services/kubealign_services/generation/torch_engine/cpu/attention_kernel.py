@@ -21,8 +21,8 @@ def attention_kernel(width: int, value_width: int) -> Kernel:
     The kernel takes queries [T, heads, width], keys and values [pages, PAGE_TOKENS, key heads, width], and
     `tokens` int64 [n], the indices among the T tokens to compute. Token i uses table number `owners[i]` of
     `tables` int32 [rows, most], and reads the last `window` of the first `contexts[i]` slots of that table
-    (both int64). The kernel computes rows `first` to `last` - 1 of the n, with key heads `low` to `high` -
-    1, into out [T, heads, value width].
+    (both int64). A score s becomes softcap * tanh(s / softcap), where softcap is above 0. The kernel computes
+    rows `first` to `last` - 1 of the n, with key heads `low` to `high` - 1, into out [T, heads, value width].
     """
 
     def attend(
@@ -35,6 +35,7 @@ def attention_kernel(width: int, value_width: int) -> Kernel:
         contexts: Any,
         window: Any,
         scaling: Any,
+        softcap: Any,
         out: Any,
         first: Any,
         last: Any,
@@ -76,6 +77,11 @@ def attention_kernel(width: int, value_width: int) -> Kernel:
                             if score > most[h]:
                                 most[h] = score
             for h in range(heads):
+                if softcap > 0:
+                    for j in range(seen):
+                        scores[h, j] = softcap * np.float32(np.tanh(scores[h, j] / softcap))
+                    # tanh ascends: the largest score stays the largest.
+                    most[h] = softcap * np.float32(np.tanh(most[h] / softcap))
                 total = np.float32(0)
                 for j in range(seen):
                     weight = exponential(scores[h, j] - most[h])

@@ -40,6 +40,7 @@ def _attend_block(  # type: ignore[no-untyped-def]
     page_table_stride,
     scaling,
     window,
+    softcap,
     WIDTH: tl.constexpr,
     VALUE_WIDTH: tl.constexpr,
     PADDED_WIDTH: tl.constexpr,
@@ -49,6 +50,7 @@ def _attend_block(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
+    CAPPED: tl.constexpr,
 ):
     """Compute a block of queries [ROWS], row r for query token r // SHARING and query head r % SHARING."""
     sequence = tl.load(block_sequences + tl.program_id(0))
@@ -90,6 +92,9 @@ def _attend_block(  # type: ignore[no-untyped-def]
             other=0.0,
         )
         score = tl.dot(query, key, input_precision=PRECISION) * scaling
+        if CAPPED:
+            # tanh(x) = 2 sigmoid(2 x) - 1; the language has no tanh for all devices.
+            score = softcap * (2.0 * tl.sigmoid(2.0 * score / softcap) - 1.0)
         is_visible = (key_position[None, :] <= position[:, None]) & is_key[None, :]
         is_visible &= key_position[None, :] > position[:, None] - window
         score = tl.where(is_visible, score, -float("inf"))
@@ -148,6 +153,7 @@ def paged_attention(
     context_lengths: Tensor,
     scaling: float | None,
     window: int | None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Return the attention of each new token over its sequence's pages: [T, heads, value width].
 
@@ -164,6 +170,7 @@ def paged_attention(
         context_lengths: int32 [n], tokens of each sequence, the new ones included.
         scaling: Factor of the scores; None: width ** -0.5.
         window: A token sees itself and the window - 1 tokens before it; None: all tokens before it.
+        softcap: Scores s become softcap * tanh(s / softcap); None: they stay as they are.
     """
     keys, values = cached
     heads, tokens, width = queries.shape
@@ -191,6 +198,8 @@ def paged_attention(
         page_tables.stride(0),
         (width**-0.5 if scaling is None else scaling) * _LOG2_E,
         _NO_WINDOW if window is None else window,
+        # In the unit of the scores, whose exponentials are powers of 2.
+        1.0 if softcap is None else softcap * _LOG2_E,
         WIDTH=width,
         VALUE_WIDTH=value_width,
         PADDED_WIDTH=padded_width,
@@ -200,5 +209,6 @@ def paged_attention(
         ROWS=triton.next_power_of_2(max(rows, sharing)),
         TILE=max(16, min(_MAX_TILE_KEYS, _TILE_BYTES // row_bytes)),
         PRECISION="ieee",
+        CAPPED=softcap is not None,
     )
     return out

@@ -22,7 +22,12 @@ from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
 
 
 def candidate_logprobs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, candidates: Tensor, temperature: Temperature
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    candidates: Tensor,
+    temperature: Temperature,
+    softcap: float | None = None,
 ) -> Tensor:
     """Return the log-probability of each candidate under softmax(logits / temperature), [P, K] in at least
     fp32.
@@ -34,14 +39,20 @@ def candidate_logprobs(
         weight: [V, H].
         bias: [V] or None.
         candidates: int64 [P, K].
+        softcap: Cap of the logits, see `compute_logits`.
     """
-    logprobs: Tensor = _CandidateLogprobs.apply(hidden, weight, bias, candidates, temperature)
+    logprobs: Tensor = _CandidateLogprobs.apply(hidden, weight, bias, candidates, temperature, softcap)
     return logprobs
 
 
 @torch.no_grad()
 def topk_logprobs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int, temperature: Temperature
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    count: int,
+    temperature: Temperature,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the most likely tokens at each position.
 
@@ -50,12 +61,13 @@ def topk_logprobs(
 
     Args:
         hidden: [P, H].
+        softcap: Cap of the logits, see `compute_logits`.
     """
     positions, count = hidden.shape[0], min(count, weight.shape[0])
     tokens = hidden.new_zeros((positions, count), dtype=torch.int64)
     logprobs = hidden.new_zeros((positions, count), dtype=torch.promote_types(hidden.dtype, torch.float32))
     for rows in logit_chunks(positions, weight.shape[0]):
-        logits = compute_logits(hidden, weight, bias, temperature, rows)
+        logits = compute_logits(hidden, weight, bias, temperature, rows, softcap)
         top, tokens[rows] = logits.topk(count, -1)
         logprobs[rows] = top - logits.logsumexp(-1, keepdim=True)
     return tokens, logprobs
@@ -70,31 +82,31 @@ class _CandidateLogprobs(torch.autograd.Function):
         bias: Tensor | None,
         candidates: Tensor,
         temperature: Temperature,
+        softcap: float | None,
     ) -> Tensor:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = hidden.new_zeros(candidates.shape, dtype=wide)
         normaliser = hidden.new_zeros(hidden.shape[0], dtype=wide)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = compute_logits(hidden, weight, bias, temperature, rows)
+            logits = compute_logits(hidden, weight, bias, temperature, rows, softcap)
             normaliser[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, candidates[rows]) - normaliser[rows, None]
         ctx.save_for_backward(hidden, weight, bias, candidates, normaliser)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.softcap = temperature, softcap
         return logprobs
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, to_logprobs: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, bias, candidates, normaliser = ctx.saved_tensors
-        back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
+        back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature, ctx.softcap)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             upstream = to_logprobs[rows]
-            gradient = compute_logits(hidden, weight, bias, ctx.temperature, rows).sub_(
-                normaliser[rows, None]
-            )
-            gradient = gradient.exp_().mul_(-upstream.sum(-1, keepdim=True))
+            logits = compute_logits(hidden, weight, bias, ctx.temperature, rows, ctx.softcap)
+            slope = back.cap_slope(rows, logits)
+            gradient = logits.sub_(normaliser[rows, None]).exp_().mul_(-upstream.sum(-1, keepdim=True))
             gradient.scatter_add_(-1, candidates[rows], upstream)
-            back.add(rows, gradient)
-        return back.hidden, back.weight, back.bias, None, None
+            back.add(rows, gradient, slope)
+        return back.hidden, back.weight, back.bias, None, None, None

@@ -33,27 +33,47 @@ class HeadGradients:
         bias: Tensor | None,
         needed: Sequence[bool],
         temperature: Temperature,
+        softcap: float | None = None,
     ) -> None:
         """Allocate the accumulators.
 
         Args:
             needed: Flags for hidden, weight and bias: whether a gradient is needed.
+            softcap: See `compute_logits`.
         """
         self._inputs = hidden, weight
         self._needed = needed[0], needed[1], needed[2] and bias is not None
         self._temperature = temperature
+        self._softcap = softcap
         self.hidden = torch.zeros_like(hidden) if self._needed[0] else None
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
 
-    def add(self, rows: slice, gradient: Tensor) -> None:
+    def cap_slope(self, rows: slice, logits: Tensor) -> Tensor | None:
+        """Return the derivative of the capped logits of one chunk, 1 - tanh^2, [rows, V]; None without a cap.
+
+        Args:
+            logits: Result of `compute_logits`; not modified.
+        """
+        if self._softcap is None:
+            return None
+        temperature = self._temperature
+        if isinstance(temperature, Tensor):
+            temperature = temperature[rows].to(logits.dtype)[:, None]
+        return (logits * (temperature / self._softcap)).square_().neg_().add_(1)
+
+    def add(self, rows: slice, gradient: Tensor, cap_slope: Tensor | None = None) -> None:
         """Accumulate the gradient of one chunk.
 
         Args:
             gradient: [rows, V], with respect to logits / temperature; overwritten.
+            cap_slope: Result of `cap_slope` for the chunk.
         """
         hidden, weight = self._inputs
-        gradient = _divide(gradient, self._temperature, rows).to(hidden.dtype)
+        gradient = _divide(gradient, self._temperature, rows)
+        if cap_slope is not None:
+            gradient.mul_(cap_slope)
+        gradient = gradient.to(hidden.dtype)
         if self.hidden is not None:
             self.hidden[rows] = linear_no_grad(gradient, weight.T)
         if self._needed[1]:
@@ -86,7 +106,12 @@ def _row_slices(start: int, stop: int, size: int, most: int) -> Iterator[slice]:
 
 
 def compute_logits(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: Temperature, rows: slice
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    temperature: Temperature,
+    rows: slice,
+    softcap: float | None = None,
 ) -> Tensor:
     """Return logits / temperature of a chunk of positions, [rows, V] in at least fp32, without a gradient.
 
@@ -95,9 +120,14 @@ def compute_logits(
         weight: [V, H].
         bias: [V] or None.
         rows: Positions of the chunk.
+        softcap: The head's logits z become softcap * tanh(z / softcap), as in Gemma 2, before the temperature
+            divides them; None: they stay as they are.
     """
     logits = linear_no_grad(hidden[rows], weight, bias)
-    return _divide(logits.to(torch.promote_types(logits.dtype, torch.float32)), temperature, rows)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if softcap is not None:
+        logits.div_(softcap).tanh_().mul_(softcap)
+    return _divide(logits, temperature, rows)
 
 
 def _divide(values: Tensor, temperature: Temperature, rows: slice) -> Tensor:

@@ -31,6 +31,7 @@ def token_logprobs(
     targets: Tensor,
     temperature: Temperature,
     with_entropy: bool,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute log-probabilities of the targets under softmax(logits / temperature), and the entropy of that
     distribution.
@@ -43,10 +44,12 @@ def token_logprobs(
         weight: [V, H].
         bias: [V] or None.
         targets: int64 [P].
+        softcap: Cap of the logits, see `compute_logits`.
     """
-    keep = torch.is_grad_enabled() and fits_one_chunk(hidden.shape[0], weight.shape[0])
+    # The gradient of a cap needs the logits, of which the probabilities know differences only.
+    keep = softcap is None and torch.is_grad_enabled() and fits_one_chunk(hidden.shape[0], weight.shape[0])
     result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(
-        hidden, weight, bias, targets, temperature, with_entropy, keep
+        hidden, weight, bias, targets, temperature, with_entropy, keep, softcap
     )
     return result
 
@@ -62,12 +65,13 @@ class _TokenLogprobs(torch.autograd.Function):
         temperature: Temperature,
         with_entropy: bool,
         keep: bool,
+        softcap: float | None,
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
         ctx.probabilities = None
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = compute_logits(hidden, weight, bias, temperature, rows)
+            logits = compute_logits(hidden, weight, bias, temperature, rows, softcap)
             for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = logits[block.start - rows.start : block.stop - rows.start]
                 highest = part.amax(-1, keepdim=True)
@@ -84,7 +88,7 @@ class _TokenLogprobs(torch.autograd.Function):
                     torch.div(exponentials, total[:, None], out=part)
             ctx.probabilities = logits if keep else None
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.softcap = temperature, softcap
         ctx.with_entropy = with_entropy
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -93,7 +97,7 @@ class _TokenLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, to_logprobs: Tensor | None, to_entropy: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None, None]:
         hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
         if not ctx.with_entropy:
             to_entropy = None
@@ -101,11 +105,13 @@ class _TokenLogprobs(torch.autograd.Function):
         stored, ctx.probabilities = ctx.probabilities, None
         if to_entropy is not None:
             stored = None  # log p of a probability that has become 0 is lost
-        back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
+        back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature, ctx.softcap)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            chunk = (
-                stored if stored is not None else compute_logits(hidden, weight, bias, ctx.temperature, rows)
-            )
+            if stored is None:
+                chunk = compute_logits(hidden, weight, bias, ctx.temperature, rows, ctx.softcap)
+                slope = back.cap_slope(rows, chunk)
+            else:
+                chunk, slope = stored, None
             for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = chunk[block.start - rows.start : block.stop - rows.start]
                 if stored is None:
@@ -118,8 +124,8 @@ class _TokenLogprobs(torch.autograd.Function):
                     _rows_of(to_logprobs, block),
                     _rows_of(to_entropy, block),
                 )
-            back.add(rows, chunk)
-        return back.hidden, back.weight, back.bias, None, None, None, None
+            back.add(rows, chunk, slope)
+        return back.hidden, back.weight, back.bias, None, None, None, None, None
 
 
 def _write_logit_gradient(

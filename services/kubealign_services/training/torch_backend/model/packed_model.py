@@ -149,6 +149,12 @@ class PackedModel(nn.Module):
         head = self.backbone.get_output_embeddings()
         return head if isinstance(head, nn.Linear) else None
 
+    @property
+    def logit_softcap(self) -> float | None:
+        """Cap of the head's logits (Gemma 2), see `compute_logits`; None without a cap."""
+        cap: float | None = getattr(self.backbone.config.get_text_config(), "final_logit_softcapping", None)
+        return cap
+
     def check_batch(self, batch: Batch, outputs: frozenset[str]) -> None:
         """Raise ValueError for tokens or positions that the model does not have, or for an output without a
         head.
@@ -186,7 +192,12 @@ class PackedModel(nn.Module):
         weight, bias = vocabulary.weight[:tokens], vocabulary.bias
         hidden = self.hidden(packed)[packed.predecessor_indices(packed.target_indices)]
         return topk_logprobs(
-            hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature
+            hidden,
+            weight,
+            None if bias is None else bias[:tokens],
+            count,
+            packed.temperature,
+            self.logit_softcap,
         )
 
     def hidden(self, packed: PackedTokens) -> Tensor:
@@ -210,6 +221,7 @@ class PackedModel(nn.Module):
             vocabulary.bias,
             candidates,
             packed.candidates_temperature,
+            self.logit_softcap,
         )
         return _scatter_column(logprobs, packed.target_indices, packed)
 
@@ -231,6 +243,7 @@ class PackedModel(nn.Module):
                 packed.targets,
                 packed.temperature,
                 "entropy" in outputs,
+                self.logit_softcap,
             )
             columns = {
                 "logprobs": _scatter_column(logprobs, packed.target_indices, packed),
@@ -243,6 +256,7 @@ class PackedModel(nn.Module):
                 self.lm_head.weight,
                 self.lm_head.bias,
                 packed.temperature,
+                self.logit_softcap,
             )
             columns["collision"] = _scatter_column(collision, packed.target_indices, packed)
         if "candidate_logprobs" in outputs:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from kubealign_services.training.softcapped_attention import softcapped_attention
 from kubealign_services.training.torch_backend.packing import per_sequence_attention
 from kubealign_services.training.torch_backend.packing.shared_prompts import SharedPack
 from kubealign_services.training.torch_backend.packing.varlen_attention import (
@@ -35,7 +36,7 @@ PLAN_ARGUMENT = "kubealign_plan"
 # A block is closed when the next sequence would be padded by more than this share of the block's width.
 _MAX_PADDING = 0.25
 
-_UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "position_bias", "head_mask")
+_UNSUPPORTED_ARGUMENTS = ("s_aux", "position_bias", "head_mask")
 
 
 class UnsupportedTrainingModel(ValueError):
@@ -143,16 +144,17 @@ def packed_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Compute the attention of a pack. Returns ([1, T, heads, d], None).
 
-    Raises UnsupportedTrainingModel when the model needs an unsupported feature (soft caps, sinks, masks of
-    its own).
+    Raises UnsupportedTrainingModel when the model needs an unsupported feature (sinks, masks of its own).
 
     Args:
         query: [1, heads, T, d].
         key, value: [1, kv heads, T, d].
+        softcap: Scores are capped, see `softcapped_attention`; None: they are not.
     """
     plan = kwargs.get(PLAN_ARGUMENT)
     if not isinstance(plan, PackedAttentionPlan):
@@ -171,16 +173,16 @@ def packed_attention(
         )
     repeats = query.shape[1] // key.shape[1]
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
-    if plan.ragged is not None and can_run(query, dropout):
+    if plan.ragged is not None and softcap is None and can_run(query, dropout):
         output = ragged_attention(plan.ragged, query, key, value, scaling, sliding_window)
         return output[None], None
     offsets = plan.offsets
-    if offsets is not None and _fits_window(offsets, sliding_window):
+    if offsets is not None and softcap is None and _fits_window(offsets, sliding_window):
         heads = query, *_repeat_kv_heads(key, value, repeats)
         if per_sequence_attention.can_run(*heads, offsets, dropout):
             return per_sequence_attention.per_sequence_attention(*heads, offsets, scaling)[None], None
     pieces = [
-        _attend_block(block, query, key, value, repeats, dropout, scaling, sliding_window)
+        _attend_block(block, (query, key, value), repeats, dropout, scaling, sliding_window, softcap)
         for block in plan.blocks
     ]
     output = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
@@ -201,23 +203,28 @@ def _fits_window(offsets: list[int], window: int | None) -> bool:
 
 def _attend_block(
     block: PaddedBlock,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    states: tuple[Tensor, Tensor, Tensor],
     repeats: int,
     dropout: float,
     scaling: float | None,
     sliding_window: int | None,
+    softcap: float | None,
 ) -> Tensor:
-    """Compute the attention of one block. Maps [T, heads, d] of the pack to [sequences * width, heads, d]."""
-    q, k, v = (block.gather_states(states).transpose(1, 2) for states in (query, key, value))
-    k, v = _repeat_kv_heads(k, v, repeats)
+    """Compute the attention of one block.
+
+    Maps the queries, keys and values [T, heads, d] of the pack to [sequences * width, heads, d].
+    """
+    q, k, v = (block.gather_states(each).transpose(1, 2) for each in states)
     width = block.gather.shape[1]
     mask = None
     if sliding_window is not None and width > sliding_window:
-        position = torch.arange(width, device=query.device)
+        position = torch.arange(width, device=q.device)
         distance = position[:, None] - position[None, :]
         mask = (distance >= 0) & (distance < sliding_window)
+    if softcap is not None:
+        out = softcapped_attention(q, k, v, mask, scaling, softcap, dropout)
+        return out.transpose(1, 2).flatten(0, 1)
+    k, v = _repeat_kv_heads(k, v, repeats)
     out = scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling
     )

@@ -10,8 +10,8 @@ import torch
 from transformers import (
     BloomConfig,
     FalconConfig,
-    Gemma2Config,
     GenerationConfig,
+    GptOssConfig,
     LlamaConfig,
     PreTrainedTokenizerFast,
     T5Config,
@@ -26,6 +26,15 @@ from kubealign_services.generation.torch_engine.model.causal_model import Causal
 from support.chat_templates import FAMILIES, ChatFamily
 
 MODELS = ["llama-gqa", "llama-tied", "qwen2", "mistral-window", "qwen2-some-windows", "gpt-neox", "gpt2"]
+GPT_OSS: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 64,
+    "num_local_experts": 2,
+    "intermediate_size": 32,
+}
 PROMPTS = [(5, 9, 200), tuple(range(30, 47)), (77,), (8, 8, 8, 8)]
 
 
@@ -128,7 +137,7 @@ def test_min_tokens_equals_transformers_min_new_tokens(zoo: Any, run_all: Callab
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (Gemma2Config(hidden_size=32, num_hidden_layers=1, head_dim=8, vocab_size=64), "softcap"),
+        (GptOssConfig(**GPT_OSS), "s_aux"),
         (BloomConfig(hidden_size=32, n_layer=1, n_head=4, vocab_size=64), "max_position_embeddings"),
         (FalconConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=64), "ttention"),
         (T5Config(d_model=32, num_layers=1, vocab_size=64), "encoder-decoder"),

@@ -20,7 +20,12 @@ WIDTHS = [(8, 8), (12, 4)]
 
 
 def defined(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    window: int | None,
+    softcap: float | None,
 ) -> torch.Tensor:
     """Compute one sequence's [heads, width] at its last position, over [context, key heads, width]."""
     q, k, v = q.double(), k.double(), v.double()
@@ -29,7 +34,10 @@ def defined(
     sharing = len(q) // k.shape[1]
     rows = []
     for h in range(len(q)):
-        weights = torch.softmax(k[:, h // sharing] @ q[h] * scaling, dim=0)
+        scores = k[:, h // sharing] @ q[h] * scaling
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        weights = torch.softmax(scores, dim=0)
         rows.append(weights @ v[:, h // sharing])
     return torch.stack(rows)
 
@@ -46,6 +54,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "key_heads": draw(st.integers(1, 3)),
         "sharing": draw(st.integers(1, 3)),
         "window": draw(st.sampled_from([None, 1, 5, 40, 1000])),
+        "softcap": draw(st.sampled_from([None, 0.7])),
         "dtype": draw(st.sampled_from([torch.float32, torch.bfloat16])),
         "plan": draw(st.sampled_from([PagedPlan, GatheredPlan])),
         "threads": draw(st.sampled_from([1, 2, 3])),
@@ -92,14 +101,14 @@ def test_every_new_token_sees_its_context(case: dict[str, Any]) -> None:
             # A low threshold, so that a few rows already use several threads.
             patch.setattr(kernel_threads, "NUMBERS_PER_THREAD", 64)
             keys, values = (x.transpose(0, 1) for x in (new[..., :width], new[..., width:]))
-            output = plan.attend(3, queries, keys, values, 0.3, case["window"])
+            output = plan.attend(3, queries, keys, values, 0.3, case["window"], case["softcap"])
     finally:
         torch.set_num_threads(threads)
     assert output.dtype == dtype
     owners = np.repeat(np.arange(len(lengths)), lengths)
     for token, (row, position) in enumerate(zip(owners.tolist(), positions.tolist(), strict=True)):
         k, v = torch.split(states[row][: position + 1], [width, value_width], dim=2)
-        expected = defined(queries[:, token], k, v, 0.3, case["window"])
+        expected = defined(queries[:, token], k, v, 0.3, case["window"], case["softcap"])
         # Torch's bfloat16 rounds the weights too.
         tolerance = 2e-6 if dtype == torch.float32 else 3e-2
         torch.testing.assert_close(output[token].double(), expected, atol=tolerance, rtol=tolerance)

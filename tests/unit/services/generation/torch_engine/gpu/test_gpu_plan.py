@@ -57,6 +57,7 @@ def outputs(
     dtype: torch.dtype,
     scaling: float | None = None,
     window: int | None = None,
+    softcap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the kernel's attention and the gathered one: [tokens, heads, value width]."""
     generator = torch.Generator().manual_seed(2)
@@ -70,9 +71,11 @@ def outputs(
     )
     first, second = cache_of(batch, shape, dtype), cache_of(batch, shape, dtype)
     compiled = GpuPlan(first, DeviceBatch.copy_of(batch, CPU)).attend(
-        0, queries, keys, values, scaling, window
+        0, queries, keys, values, scaling, window, softcap
     )
-    gathered = GatheredPlan(batch, second, dtype, CPU).attend(0, queries, keys, values, scaling, window)
+    gathered = GatheredPlan(batch, second, dtype, CPU).attend(
+        0, queries, keys, values, scaling, window, softcap
+    )
     return compiled, gathered
 
 
@@ -82,14 +85,22 @@ def outputs(
     key_heads=st.integers(1, 2),
     sharing=st.sampled_from([1, 3, 4, 17]),
     window=st.sampled_from([None, 1, 5, 30]),
+    softcap=st.sampled_from([None, 0.7]),
     seed=st.integers(0, 99),
 )
 def test_kernel_equals_gathering_and_reads_no_unused_slot(
-    sequences: list[tuple[int, int]], key_heads: int, sharing: int, window: int | None, seed: int
+    sequences: list[tuple[int, int]],
+    key_heads: int,
+    sharing: int,
+    window: int | None,
+    softcap: float | None,
+    seed: int,
 ) -> None:
     batch = batch_of(sequences, seed)
     shape = LayerKVShape(key_heads, 16, 16)
-    compiled, gathered = outputs(batch, shape, key_heads * sharing, torch.float32, window=window)
+    compiled, gathered = outputs(
+        batch, shape, key_heads * sharing, torch.float32, window=window, softcap=softcap
+    )
     torch.testing.assert_close(compiled, gathered, atol=2e-6, rtol=1e-5)
 
 

@@ -35,8 +35,9 @@ def leaves() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("rows", [2, 7])
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0, MIXED], ids=["1", "0.7", "3", "mixed"])
+@pytest.mark.parametrize("softcap", [None, 1.5])
 def test_values_and_gradients_match_plain_torch(
-    temperature: float | torch.Tensor, rows: int, monkeypatch: pytest.MonkeyPatch
+    temperature: float | torch.Tensor, softcap: float | None, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunked_logits, "_CHUNK_LOGITS", rows * 9)
     divisor = temperature[:, None] if isinstance(temperature, torch.Tensor) else temperature
@@ -46,9 +47,12 @@ def test_values_and_gradients_match_plain_torch(
     for written_out in (True, False):
         hidden, weight, bias = leaves()
         if written_out:
-            actual = candidate_logprobs(hidden, weight, bias, candidates, temperature)
+            actual = candidate_logprobs(hidden, weight, bias, candidates, temperature, softcap)
         else:
-            actual = torch.log_softmax((hidden @ weight.T + bias) / divisor, -1).gather(-1, candidates)
+            logits = hidden @ weight.T + bias
+            if softcap is not None:
+                logits = softcap * torch.tanh(logits / softcap)
+            actual = torch.log_softmax(logits / divisor, -1).gather(-1, candidates)
         (weights * actual).sum().backward()
         gradients.append([actual, hidden.grad, weight.grad, bias.grad])
     for mine, autograds in zip(*gradients, strict=True):
@@ -66,8 +70,8 @@ def test_gradcheck_with_a_repeated_candidate() -> None:
 def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> list[torch.Tensor]:
         hidden, weight, bias = leaves()
-        tokens, logprobs = topk_logprobs(hidden, weight, bias, 4, 0.8)
-        actual = candidate_logprobs(hidden, weight, bias, tokens, 0.8)
+        tokens, logprobs = topk_logprobs(hidden, weight, bias, 4, 0.8, 1.5)
+        actual = candidate_logprobs(hidden, weight, bias, tokens, 0.8, 1.5)
         torch.testing.assert_close(actual, logprobs, atol=1e-12, rtol=0)
         (actual**2).sum().backward()
         assert hidden.grad is not None and weight.grad is not None and bias.grad is not None

@@ -26,4 +26,7 @@ def test_equals_torch_s_softmax_whatever_the_chunk(rows: int, monkeypatch: pytes
     expected = ((hidden @ weight.T + bias) / 0.8).softmax(-1).square().sum(-1).detach()
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
     assert not actual.requires_grad
+    capped = collision_probabilities(hidden, weight, bias, 0.8, 1.5)
+    logits = 1.5 * ((hidden @ weight.T + bias) / 1.5).tanh()
+    torch.testing.assert_close(capped, (logits / 0.8).softmax(-1).square().sum(-1).detach())
     assert collision_probabilities(hidden[:0], weight, None, 1.0).shape == (0,)

@@ -48,8 +48,13 @@ def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("part", ["logprobs", "entropy", "both"])
 @pytest.mark.parametrize("rows", [2, 6])
 @pytest.mark.parametrize("temperature", [1.0, 0.7, MIXED], ids=["1", "0.7", "mixed"])
+@pytest.mark.parametrize("softcap", [None, 1.5])
 def test_gradients_match_autograd(
-    part: str, temperature: float | torch.Tensor, rows: int, monkeypatch: pytest.MonkeyPatch
+    part: str,
+    temperature: float | torch.Tensor,
+    softcap: float | None,
+    rows: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_CHUNK_LOGITS", rows * 5)
     divisor = temperature[:, None] if isinstance(temperature, torch.Tensor) else temperature
@@ -61,9 +66,12 @@ def test_gradients_match_autograd(
     def gradients(written_out: bool) -> list[torch.Tensor]:
         hidden, weight, bias = (leaf.clone().requires_grad_() for leaf in leaves)
         if written_out:
-            actual = token_logprobs(hidden, weight, bias, targets, temperature, True)
+            actual = token_logprobs(hidden, weight, bias, targets, temperature, True, softcap)
         else:
-            log_p = torch.log_softmax((hidden @ weight.T + bias) / divisor, -1)
+            logits = hidden @ weight.T + bias
+            if softcap is not None:
+                logits = softcap * torch.tanh(logits / softcap)
+            log_p = torch.log_softmax(logits / divisor, -1)
             actual = (log_p[torch.arange(6), targets], -(log_p.exp() * log_p).sum(-1))
         # An output outside the loss has no gradient at all, not a gradient of zeros.
         terms = [(w * f).sum() for w, f in zip(weights, actual, strict=True) if bool(w.any())]
