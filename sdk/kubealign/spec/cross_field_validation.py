@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, IterativeSpec, Requirement, ResultKind
 from kubealign.spec.algorithms.on_policy_distillation import HintMessage
 from kubealign.spec.base import field_alias
+from kubealign.spec.model_types import architecture_problem
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
 from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, AdapterMode, Engine
@@ -617,6 +618,27 @@ def _check_keep_best(checkpoint: Checkpoint, validation: Validation | None) -> I
         yield ("validation", "everySteps"), None, remedy
 
 
+def _check_policy_type(policy: Policy) -> Iterator[FieldProblem]:
+    yield from architecture_problem(policy.model, ("policy", "model"))
+
+
+def _check_critic_type(critic: "Critic | None") -> Iterator[FieldProblem]:
+    if critic is not None and critic.model is not None:
+        yield from architecture_problem(critic.model, ("critic", "model"))
+
+
+def _check_reference_type(reference: "Reference | None") -> Iterator[FieldProblem]:
+    if reference is not None and reference.model is not None:
+        yield from architecture_problem(reference.model, ("reference", "model"))
+
+
+def _check_teacher_types(teacher: "Teacher | None", teachers: "list[NamedTeacher]") -> Iterator[FieldProblem]:
+    if teacher is not None:
+        yield from architecture_problem(teacher.model, ("teacher", "model"))
+    for index, entry in enumerate(teachers):
+        yield from architecture_problem(entry.model, ("teachers", index, "model"))
+
+
 _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_length,
     _check_data,
@@ -652,4 +674,8 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_validation,
     _check_early_stopping,
     _check_keep_best,
+    _check_policy_type,
+    _check_critic_type,
+    _check_reference_type,
+    _check_teacher_types,
 )

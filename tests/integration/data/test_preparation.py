@@ -375,10 +375,6 @@ def test_ratings_and_parquet_and_a_data_set_folder(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (
-            {"policy": {"model": from_config(model_type="lama")}},
-            r"model_type: 'lama' is no model type.*llama",
-        ),
-        (
             {"policy": {"model": from_config(hiden_size=8)}},
             r"architecture\.hiden_size: .*did you mean hidden_size",
         ),

@@ -11,13 +11,14 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from kubealign.spec.cross_field_validation import cross_field_problems
-from kubealign.spec.dependencies import order_by_dependencies, result_kind_errors
+from kubealign.spec.dependencies import named_models, order_by_dependencies, result_kind_errors
 from kubealign.spec.errors import SpecError, SpecErrors, format_value
 from kubealign.spec.field_lookup import closest_name, document_fields
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.loading.error_messages import error_message
 from kubealign.spec.loading.overrides import InvalidOverride, Override
 from kubealign.spec.loading.yaml_documents import YamlDocument, parse_documents, parse_scalar
+from kubealign.spec.model_types import folder_problem
 from kubealign.spec.paths import DocumentPath, format_path
 
 _TYPE_ERRORS = ("string_type", "int_type", "float_type", "bool_type")
@@ -171,6 +172,7 @@ def _load_documents(
         errors += _cross_job_errors(
             [job for job, _ in valid], {job.name: document for job, document in valid}
         )
+        errors += [error for job, document in valid for error in _folder_errors(job, document)]
     # A value that could not be parsed is left unchanged: report only one error about it.
     reported = {(error.document, error.path) for error in file.errors if error.path}
     errors = [
@@ -295,6 +297,14 @@ def _cross_job_errors(jobs: list[AlignmentJob], by_name: dict[str, YamlDocument]
                 )
             )
     return errors
+
+
+def _folder_errors(job: AlignmentJob, document: YamlDocument) -> Iterator[SpecError]:
+    """Yield the errors of models in folders of this machine; other folders may be in the image."""
+    for path, model in named_models(job):
+        message = None if model.path is None else folder_problem(Path(model.path))
+        if message is not None:
+            yield document.error((*path, "path"), message, format_value(model.path))
 
 
 def _find_path(document: YamlDocument, path: str) -> DocumentPath:

@@ -7,6 +7,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, PretrainedConfig
 
+from kubealign.spec.model_types import folder_problem
 from kubealign.spec.sections.models import HuggingFaceModel, Model
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.sources.downloads import MODEL_FILES
@@ -114,6 +115,9 @@ def _check_folder(folder: Path, spec_path: str) -> Path:
         raise DataError(f"{spec_path}: there is no folder {folder}")
     if not (folder / "config.json").is_file():
         raise DataError(f"{spec_path}: {folder} is not a Hugging Face model: it has no config.json")
+    problem = folder_problem(folder)
+    if problem is not None:
+        raise DataError(f"{spec_path}: {folder}: {problem}")
     if not any(folder.glob("*.safetensors")):
         pickled = any(folder.glob("*.bin"))
         cause = (

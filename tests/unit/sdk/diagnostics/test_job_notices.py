@@ -49,7 +49,7 @@ def test_egress_has_no_effect_on_one_machine() -> None:
         {"model_type": "qwen3_moe"},
         {"model_type": "mixtral", "num_local_experts": 4},
         {"model_type": "deepseek_v3", "n_routed_experts": 256},
-        {"model_type": "other", "num_experts": 2},
+        {"model_type": "olmoe", "num_experts": 2},
     ],
 )
 def test_a_mixture_of_experts_in_bf16_is_a_warning(config: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def test_the_warning_names_the_precision() -> None:
     [
         {},
         BF16 | architecture(model_type="llama"),
-        BF16 | architecture(model_type="other", num_experts=1),
+        BF16 | architecture(model_type="olmoe", num_experts=1),
         architecture(model_type="qwen3_moe"),
         BF16 | architecture(model_type="qwen3_moe") | {"spec.algorithm.grpo.importance": {}},
         BF16 | architecture(model_type="qwen3_moe") | {"spec.algorithm.grpo.maxStaleness": 1},

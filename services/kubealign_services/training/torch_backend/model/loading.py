@@ -128,7 +128,7 @@ def _load_pretrained(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedM
             local_files_only=True,
             output_loading_info=True,
         )
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         if PACKED_ATTENTION in str(error):
             raise UnsupportedTrainingModel(
                 f"the model in {folder} does not accept an external attention function: {error}"

@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
     CohereConfig,
+    FalconConfig,
     Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
@@ -166,6 +167,10 @@ def test_the_plan_contains_every_token_once(lengths: list[int]) -> None:
         (GptOssConfig(**SIZES, num_key_value_heads=2, head_dim=8, num_local_experts=2), "s_aux"),
         (
             BloomConfig(vocab_size=41, hidden_size=32, n_layer=2, n_head=4),
+            "does not accept an external attention function",
+        ),
+        (
+            FalconConfig(vocab_size=41, hidden_size=32, num_hidden_layers=2, num_attention_heads=4),
             "does not accept an external attention function",
         ),
         (CohereConfig(**SIZES, num_key_value_heads=2), "other outputs on a pack"),
