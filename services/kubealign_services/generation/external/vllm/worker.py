@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from vllm.model_executor.layers import utils as linear_layers
+from vllm.model_executor.layers.fused_moe.experts import cpu_moe
 from vllm.platforms import current_platform
 
 _pack_for_cpu = linear_layers.dispatch_cpu_unquantized_gemm
@@ -24,8 +25,57 @@ def _keep_plain_matrix(layer: torch.nn.Module, remove_weight: bool) -> None:
         _pack_for_cpu(layer, remove_weight)
 
 
+class _PlainExperts:
+    """Packed copies of the matrices of the experts of one layer, made anew after each update of the weights.
+
+    vLLM packs the experts for a CPU in place, in the shapes of the plain ones, so later weights would be
+    written into packed ones without an error. Here the layer's parameters stay plain.
+    """
+
+    #: Number of weight updates of this process.
+    updates = 0
+
+    def __init__(self) -> None:
+        self._packed: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._packed_at = -1
+
+    def packed(self, experts: Any, w13: torch.Tensor, w2: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return vLLM's packed form of the plain matrices."""
+        if self._packed is None or self._packed_at != _PlainExperts.updates:
+            layer: Any = torch.nn.Module()
+            layer.w13_weight = torch.nn.Parameter(w13.detach(), requires_grad=False)
+            layer.w2_weight = torch.nn.Parameter(w2.detach(), requires_grad=False)
+            _pack_experts(experts, layer)
+            self._packed = layer.w13_weight.data, layer.w2_weight.data
+            self._packed_at = _PlainExperts.updates
+        return self._packed
+
+
+_pack_experts = cpu_moe.CPUUnquantizedExperts.process_weights_after_loading
+_apply_experts = cpu_moe.CPUUnquantizedExperts.apply
+
+
+def _keep_plain_experts(experts: Any, layer: torch.nn.Module) -> None:
+    """Leave the parameters of a layer's experts as they are; `_apply_plain_experts` packs copies of them."""
+    if hasattr(layer, "w13_bias"):
+        # vLLM pads the biases together with the matrices. No supported model has any.
+        _pack_experts(experts, layer)
+    else:
+        experts.kubealign_experts = _PlainExperts()
+
+
+def _apply_plain_experts(experts: Any, *, w1: torch.Tensor, w2: torch.Tensor, **arguments: Any) -> None:
+    """Compute the experts' output with packed copies of their matrices."""
+    plain = getattr(experts, "kubealign_experts", None)
+    if plain is not None:
+        w1, w2 = plain.packed(experts, w1, w2)
+    _apply_experts(experts, w1=w1, w2=w2, **arguments)
+
+
 if current_platform.is_cpu():
     linear_layers.dispatch_cpu_unquantized_gemm = _keep_plain_matrix
+    cpu_moe.CPUUnquantizedExperts.process_weights_after_loading = _keep_plain_experts
+    cpu_moe.CPUUnquantizedExperts.apply = _apply_plain_experts
 
 
 class VllmWorkerExtension:
@@ -44,6 +94,7 @@ class VllmWorkerExtension:
                 (name, weights.get_tensor(name).to(self.device))
                 for name in weights.keys()  # noqa: SIM118
             )
+        _PlainExperts.updates += 1
 
     def kubealign_adaptable_layers(self) -> list[str]:
         """Return the last parts of the names of the layers that vLLM can apply an adapter to, as the
