@@ -1,12 +1,14 @@
 """Tiny random models of the supported families, which transformers, the torch engine and vLLM can all run."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from support.engine_contract.tiny_model import CONTEXT, END_TOKEN, VOCABULARY, write_tokenizer
 
@@ -37,8 +39,8 @@ _WINDOWED: dict[str, Any] = {
 class ModelFamily:
     """A family of published models.
 
-    models: their names. model_type: of config.json. fields: of the tiny config, besides the common sizes.
-    remark: traits that other families do not have.
+    models: their names. model_type: of config.json. fields: of the tiny config, besides the common sizes, of
+    which it has those that its type knows. remark: traits that other families do not have.
     """
 
     models: str
@@ -46,8 +48,19 @@ class ModelFamily:
     fields: dict[str, Any]
     remark: str = ""
 
+    def sizes(self) -> dict[str, Any]:
+        """Return the fields of the tiny config."""
+        kind = CONFIG_MAPPING[self.model_type]
+        names = {field.name for field in dataclasses.fields(kind)} | set(kind.attribute_map)
+        return {name: size for name, size in (_SIZES | self.fields).items() if name in names}
+
     def config(self) -> PreTrainedConfig:
-        return AutoConfig.for_model(self.model_type, **_SIZES | self.fields)
+        return AutoConfig.for_model(self.model_type, **self.sizes())
+
+    @property
+    def class_name(self) -> str:
+        """Name of transformers' class."""
+        return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[self.model_type]
 
     def save(self, folder: Path, seed: int = 7) -> Path:
         """Write a model with random float32 weights, norms included, and a tokenizer of bytes."""
@@ -88,10 +101,10 @@ FAMILIES: dict[str, ModelFamily] = {
         ModelFamily("Mistral", "mistral", {"sliding_window": WINDOW}, "a window in all layers"),
         ModelFamily("Phi 1.5 and 2", "phi", {}, "layers in parallel, biases, rotation of half of each head"),
         ModelFamily(
-            "Phi 3 and 4 mini",
+            "Phi 3",
             "phi3",
             {"sliding_window": WINDOW},
-            "fused projections, a window in all layers",
+            "fused projections, a window in all layers; the torch engine refuses the rope_type longrope",
         ),
         ModelFamily("OLMo", "olmo", {}, "norms without weights"),
         ModelFamily("OLMo 2", "olmo2", {}, "norms after the layers, and of queries and keys"),
@@ -106,6 +119,61 @@ FAMILIES: dict[str, ModelFamily] = {
         ModelFamily("Mixtral", "mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}, "experts"),
     )
 }
+
+#: What the tests of `tests/integration/families` run for each family, as columns of docs/support.md.
+_COLUMNS = (
+    "SFT and GRPO steps, all weights",
+    "LoRA",
+    "torch engine: refits, adapters",
+    "export, read by transformers",
+    "vLLM: export, refit, merged adapter",
+)
+
+
+def support_table() -> list[str]:
+    """Return the lines of the table of families in docs/support.md, whose tests have no exceptions."""
+    header = ("models", "`model_type`", "class", *_COLUMNS, "peculiarities")
+    rows = [
+        (family.models, f"`{family.model_type}`", f"`{family.class_name}`")
+        + ("tested",) * len(_COLUMNS)
+        + (family.remark,)
+        for family in FAMILIES.values()
+    ]
+    return [f"| {' | '.join(cells)} |" for cells in (header, ("---",) * len(header), *rows)]
+
+
+#: Sizes of tiny configs of other types, for the fields that a type has.
+_OTHER_SIZES: dict[str, Any] = {
+    "head_dim": 32,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+#: Sizes that a type has otherwise.
+_TYPE_SIZES: dict[str, dict[str, Any]] = {
+    # Their heads have two parts, with widths of their own.
+    "deepseek_v2": {"num_key_value_heads": 2, "head_dim": 16},
+    "deepseek_v3": {"num_key_value_heads": 2, "head_dim": 16},
+}
+
+
+def other_model(model_type: str) -> ModelFamily:
+    """Return a tiny model of a supported type that is none of the families; a window is a short one."""
+    fields = _OTHER_SIZES | _TYPE_SIZES.get(model_type, {})
+    if getattr(CONFIG_MAPPING[model_type](), "sliding_window", None):
+        fields["sliding_window"] = WINDOW
+    return ModelFamily(model_type, model_type, fields)
 
 
 class Oracle:

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from kubealign.spec.algorithms import GRPOSpec
+from kubealign.spec.model_types import OTHER_TYPES
 from kubealign.spec.sections.engines import TorchEngineSpec
 from kubealign.spec.sections.training import AdamW, Lora, Optimizer, Trainer
 from kubealign_services.algorithms.offline.sft import CrossEntropyObjective
@@ -17,7 +18,7 @@ from kubealign_services.generation.contract import GeneratedSample, GenerationRe
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
-from support.model_families import FAMILIES, ModelFamily, Oracle
+from support.model_families import FAMILIES, ModelFamily, Oracle, other_model
 
 LOGPROBS = frozenset({"logprobs"})
 #: Longer than a window; of different lengths, which select the attention of each sequence alone.
@@ -172,3 +173,16 @@ def test_lora(family: ModelFamily, tmp_path: Path) -> None:
     # The adapter of the last step has not been exported.
     with pytest.raises(AssertionError, match="not close"):
         check_trainer(backend, result, batch)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model_type", OTHER_TYPES)
+def test_other_types(model_type: str, tmp_path: Path) -> None:
+    folder, batch = other_model(model_type).save(tmp_path / "model"), demonstrations()
+    backend = backend_of(folder, None)
+    check_trainer(backend, folder, batch)
+    backend.train_step(batch, CrossEntropyObjective(), UpdatePlan(1, 4, seed=0))
+    backend.export(tmp_path / "sft")
+    engine = TorchRolloutEngine.create(folder, TorchEngineSpec(max_sequences=8, prefill_tokens=64))
+    refit(engine, backend, 1)
+    check_engine(engine, tmp_path / "sft")
