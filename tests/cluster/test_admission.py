@@ -72,7 +72,7 @@ def test_defaults_are_the_models(algorithm: str, door: Door) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_examples_are_accepted(path: Path, door: Door) -> None:
-    documents, errors = parse_documents(path.read_text(), {"DATA": "/data"}, set())
+    documents, errors = parse_documents(path.read_text(), {"DATA": "/data", "MODELS": "/models"}, set())
     assert errors == []
     written = [document for document in documents if document.value["kind"] == "AlignmentJob"]
     assert written

@@ -90,6 +90,11 @@ def architecture_problem(model: Model, path: DocumentPath) -> Iterator[tuple[Doc
             yield (*path, "config", "architecture", "model_type"), kind, message
 
 
+def has_weights(folder: Path) -> bool:
+    """Return True for a folder with weights; one with a configuration alone can be planned, not run."""
+    return any(any(folder.glob(f"*.{suffix}")) for suffix in ("safetensors", "bin"))
+
+
 def folder_problem(folder: Path) -> str | None:
     """Return the error of the type that a folder's config.json states.
 

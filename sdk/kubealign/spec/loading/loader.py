@@ -18,7 +18,7 @@ from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.loading.error_messages import error_message
 from kubealign.spec.loading.overrides import InvalidOverride, Override
 from kubealign.spec.loading.yaml_documents import YamlDocument, parse_documents, parse_scalar
-from kubealign.spec.model_types import folder_problem
+from kubealign.spec.model_types import folder_problem, has_weights
 from kubealign.spec.paths import DocumentPath, format_path
 
 _TYPE_ERRORS = ("string_type", "int_type", "float_type", "bool_type")
@@ -300,9 +300,14 @@ def _cross_job_errors(jobs: list[AlignmentJob], by_name: dict[str, YamlDocument]
 
 
 def _folder_errors(job: AlignmentJob, document: YamlDocument) -> Iterator[SpecError]:
-    """Yield the errors of models in folders of this machine; other folders may be in the image."""
+    """Yield the errors of models in folders of this machine; other folders may be in the image.
+
+    A folder without weights is that of a plan, which counts more types than trainers can run.
+    """
     for path, model in named_models(job):
-        message = None if model.path is None else folder_problem(Path(model.path))
+        if model.path is None or not has_weights(Path(model.path)):
+            continue
+        message = folder_problem(Path(model.path))
         if message is not None:
             yield document.error((*path, "path"), message, format_value(model.path))
 

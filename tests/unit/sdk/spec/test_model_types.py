@@ -24,6 +24,7 @@ Write = Callable[..., Path]
 def write_config(folder: Path, config: object) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").touch()
     return folder
 
 
@@ -62,6 +63,16 @@ def test_supported_and_absent_folders_are_valid(document: Make, write: Write, tm
         path = write(document("sft", {"spec.policy.model": {"path": folder}}))
         done = CliRunner().invoke(app, ["validate", str(path)])
         assert done.exit_code == 0, done.stderr
+
+
+def test_a_configuration_without_weights_can_be_planned(document: Make, write: Write, tmp_path: Path) -> None:
+    """Such as that of Nemotron-4, which the plan counts and no trainer runs."""
+    (write_config(tmp_path / "model", {"model_type": "nemotron"}) / "model.safetensors").unlink()
+    path = write(document("sft", {"spec.policy.model": {"path": "model"}}))
+    done = CliRunner().invoke(app, ["validate", str(path)])
+    assert done.exit_code == 0, done.stderr
+    (tmp_path / "model" / "pytorch_model.bin").touch()
+    assert CliRunner().invoke(app, ["validate", str(path)]).exit_code == 3
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", "\udcff"])
