@@ -161,6 +161,11 @@ def _worker_groups(spec: AlignmentJobSpec) -> Iterator[_WorkerGroup]:
         yield _rollout_workers(spec, rollout.replicas)
 
 
+def rollout_worker_number(name: str) -> int:
+    """Return the number, from 0, of the rollout worker with a process of this name, such as rollout-3."""
+    return int(name.removeprefix(f"{Role.ROLLOUT}-").split("-")[0])
+
+
 def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
     """Return the processes of the rollout worker with this index, from 0, also for workers added while the
     job runs.

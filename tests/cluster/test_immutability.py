@@ -62,6 +62,10 @@ FIXED: list[tuple[str, Any]] = [
         "rollout.engine",
         {"trainer": {"lora": {}}, "rollout": {"engine": {"torch": None, "vllm": {"adapters": "Native"}}}},
     ),
+    (
+        "rollout.engine",
+        {"rollout": {"engine": {"torch": None, "openai": {"url": "http://vllm-{worker}.vllm:8000"}}}},
+    ),
     ("rollout.refit", {"rollout": {"refit": {"inFlight": "Interrupt"}}}),
     ("rollout.refit", {"rollout": {"refit": {"fanOut": 2}}}),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),

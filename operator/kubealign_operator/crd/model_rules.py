@@ -81,7 +81,7 @@ from kubealign.spec.sections.lifecycle import PARENT_EXAMPLE, PARENT_MEMBERS, Ch
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
 from kubealign.spec.sections.rewards import MAX_SHARDED_NAME, NO_CODE_OF_ITS_OWN, REWARD_SOURCES, Reward
-from kubealign.spec.sections.rollout import NO_WORKFLOW, MismatchGateSpec, Rollout, SamplingSpec
+from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import (
     NO_TRACKIO_TOKEN,
     ONE_TRACKIO_DESTINATION,
@@ -97,6 +97,7 @@ from kubealign.spec.sections.validation import (
     ValidationScore,
 )
 from kubealign_operator.crd.cel import CelRule, cel_string
+from kubealign_operator.crd.inference_server_rules import inference_server_rules
 
 
 def exactly_one_of(names: Sequence[str], example: str = "") -> list[CelRule]:
@@ -443,11 +444,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         ),
     ],
     Rollout: [
-        CelRule(
-            "self.egress.size() == 0 || has(self.workflow)",
-            NO_WORKFLOW,
-            field_path=".egress",
-        ),
+        *inference_server_rules(),
         CelRule(
             "self.minReplicas <= self.replicas",
             "must be at most replicas",

@@ -2,6 +2,7 @@
 config.json of local models.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +14,7 @@ from kubealign.planning.model.shape_sources import read_config
 from kubealign.spec.algorithms import Algorithm, OnPolicySpec
 from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
-from kubealign.spec.sections.engines import Engine
+from kubealign.spec.sections.engines import LOOPBACK_URL_PATTERN, Engine
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.precision import Precision
 
@@ -116,13 +117,22 @@ def _precision_mix(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
 
 
 def _egress(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
-    """Note that the egress of functions is a matter of the cluster's network."""
+    """Note that egress is a matter of the cluster's network, and what an inference server needs of it."""
     egress = {f"spec.rewards[{index}].egress": entry.egress for index, entry in enumerate(spec.rewards)}
     egress |= {
         f"spec.validation.sampling.scores[{index}].egress": entry.egress
         for index, entry in enumerate(spec.validation_scores)
     }
     egress["spec.rollout.egress"] = spec.rollout.egress
+    server = spec.rollout.engine.openai if spec.samples else None
+    if server is not None and not spec.rollout.egress and not re.match(LOOPBACK_URL_PATTERN, server.url):
+        yield JobNotice(
+            NoticeLevel.NOTE,
+            "spec.rollout.egress",
+            f"is empty, so that in a cluster the workers cannot connect to {server.url} "
+            "(spec.rollout.engine.openai.url): name the server's namespace or addresses. On one machine it "
+            "has no effect",
+        )
     for path, rules in egress.items():
         if rules:
             yield JobNotice(

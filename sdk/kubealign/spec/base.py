@@ -186,6 +186,7 @@ VOLUME_PATH_PATTERN = rf"^({_SEGMENT}(/{_SEGMENT})*/?)?$"
 FILE_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 ABSOLUTE_PATH_PATTERN = r"^/[^:]*$"
 HTTP_ADDRESS_PATTERN = r"^https?://[-._:A-Za-z0-9\[\]]+(/[!-~]*)?$"
+WORKER_URL_PATTERN = r"^https?://([-._:A-Za-z0-9\[\]]|\{worker\})+(/([!-z|~]|\{worker\})*)?$"
 SWANLAB_PROJECT_PATTERN = r"^[-+._0-9a-zA-Z]+$"
 SWANLAB_WORKSPACE_PATTERN = r"^[-_0-9a-zA-Z]+$"
 QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -207,6 +208,10 @@ PATTERN_DESCRIPTIONS = {
     FILE_KEY_PATTERN: "letters, digits, hyphens, dots and _",
     ABSOLUTE_PATH_PATTERN: "an absolute path without a colon",
     HTTP_ADDRESS_PATTERN: "an address such as https://tracking.example, without a user or password in it",
+    WORKER_URL_PATTERN: (
+        "an address such as http://vllm-{worker}.vllm:8000, in which {worker} is the only text in braces, "
+        "without a user or password in it"
+    ),
     SWANLAB_PROJECT_PATTERN: "letters, digits, hyphens, dots, + and _",
     SWANLAB_WORKSPACE_PATTERN: "letters, digits, hyphens and _",
     QUALIFIED_NAME_PATTERN: "a Kubernetes name such as example.com/name",

@@ -29,7 +29,10 @@ def _position(process: Process) -> tuple[bool, int, int]:
 
 
 def _has_model(job: AlignmentJob, process: Process) -> bool:
-    """Return True unless the process scores with a function."""
+    """Return True unless the process scores with a function, or generates with a server of its own."""
+    rollout = job.spec.effective_rollout
+    if process.group == Role.ROLLOUT and rollout is not None and rollout.engine.openai is not None:
+        return False
     if process.role_spec.compute is not ComputePhase.SCORING or process.reward is None:
         return True
     reward = next((each for each in job.spec.rewards if each.name == process.reward), None)

@@ -12,6 +12,7 @@ from kubealign.planning.model.shape import ModelShape
 from kubealign.planning.workload import Workload
 from kubealign.spec.sections.engines import (
     Engine,
+    OpenAIEngineSpec,
     TensorRTLLMEngineSpec,
     TorchEngineSpec,
     TritonEngineSpec,
@@ -29,7 +30,7 @@ class EngineMemoryEstimate:
     """Memory of one rollout worker.
 
     Attributes:
-        devices: Devices of the worker.
+        devices: Devices of the worker; 0: it computes nothing itself.
         sequences: Sequences that fit in the KV cache at once, at most `allowed`.
     """
 
@@ -63,6 +64,10 @@ def engine_memory(
     member = engine.value
     if isinstance(member, TorchEngineSpec | TritonEngineSpec):
         return _built_in_engine(shape, member, sampling, work, machine, reference)
+    if isinstance(member, OpenAIEngineSpec):
+        # The memory of the server is not the job's.
+        sequences = member.max_sequences
+        return EngineMemoryEstimate(MemoryPeak("a step", {"process": PROCESS_BYTES}), 0, sequences, sequences)
     assert isinstance(member, TensorRTLLMEngineSpec | VllmEngineSpec)
     return _external_engine(shape, member, work, machine)
 

@@ -5,7 +5,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kubealign.spec.base import MAX_INT32, ShortText, SpecModel, SpecUnion
+from kubealign.spec.base import (
+    ABSOLUTE_PATH_PATTERN,
+    MAX_INT32,
+    WORKER_URL_PATTERN,
+    ShortText,
+    SpecModel,
+    SpecUnion,
+)
 from kubealign.spec.sections.precision import Precision
 
 MemoryFraction = Annotated[float, Field(gt=0, le=1)]
@@ -154,6 +161,59 @@ class VllmEngineSpec(EngineFields):
     )
 
 
+class InferenceServer(StrEnum):
+    """Vllm: `vllm serve` in its development mode, with kubealign's worker extension.
+
+    Sglang: SGLang's server.
+    """
+
+    VLLM = "Vllm"
+    SGLANG = "Sglang"
+
+
+#: Text in `openai.url` that is replaced by the worker's number.
+WORKER_PLACEHOLDER = "{worker}"
+#: URLs whose host is the machine, or the pod, of the worker itself.
+LOOPBACK_URL_PATTERN = r"^https?://(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?(/|$)"
+
+
+class OpenAIEngineSpec(EngineFields):
+    """An inference server with an OpenAI-compatible API, which runs already and serves one worker.
+
+    The key of a server that asks for one is read from OPENAI_API_KEY in the worker's environment, never from
+    the job. The precision is the one that the server was started with.
+    """
+
+    url: Annotated[str, Field(pattern=WORKER_URL_PATTERN, max_length=1024)] = Field(
+        description="URL of the server, without /v1. {worker} in it is replaced by the worker's number, from "
+        "0, so that each worker has a server of its own."
+    )
+    server: InferenceServer = Field(InferenceServer.VLLM, description="Kind of the server.")
+    model: ShortText | None = Field(
+        None, description="Name under which the server serves the model; null: its only one."
+    )
+    max_sequences: int = Field(
+        256, ge=1, le=MAX_INT32, description="Maximum number of responses requested concurrently."
+    )
+    weight_folder: Annotated[str, Field(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)] | None = Field(
+        None,
+        description="Folder for the files of new weights, which worker and server see under this path; each "
+        "file is removed once it is loaded. null: the worker's shared memory, for a server on its machine.",
+    )
+    start_timeout_seconds: float = Field(
+        300.0, gt=0, description="Time for the server to answer when the worker starts."
+    )
+    request_timeout_seconds: float = Field(
+        600.0, gt=0, description="Time for the answer to one request, after which the worker starts again."
+    )
+    outage_seconds: float = Field(
+        30.0,
+        gt=0,
+        description="Time for which requests to an unreachable or overloaded server are repeated before the "
+        "worker ends and is started again.",
+    )
+
+
 class Engine(SpecUnion):
     """Generation engine of the rollout workers."""
 
@@ -167,3 +227,6 @@ class Engine(SpecUnion):
         None, alias="tensorrtLLM", description="NVIDIA's TensorRT-LLM."
     )
     vllm: VllmEngineSpec | None = Field(None, description="vLLM.")
+    openai: OpenAIEngineSpec | None = Field(
+        None, description="An inference server with an OpenAI-compatible API, such as `vllm serve`."
+    )

@@ -1,5 +1,6 @@
 """Generation of responses by the rollout workers, and the refit of their weights."""
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -19,7 +20,13 @@ from kubealign.spec.base import (
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
-from kubealign.spec.sections.engines import Engine, TorchEngineSpec
+from kubealign.spec.sections.engines import (
+    LOOPBACK_URL_PATTERN,
+    WORKER_PLACEHOLDER,
+    Engine,
+    InferenceServer,
+    TorchEngineSpec,
+)
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.workflow import ToolFunction, WorkflowFunction, WorkflowSpec
 
@@ -49,6 +56,11 @@ class SamplingSpec(SpecModel):
         description="Stop tokens: a response ends after any of them, in addition to the end-of-sequence "
         "token, the chat template's end of turn and those of generation_config.json.",
     )
+
+    @property
+    def is_truncated(self) -> bool:
+        """True where tokens are sampled from another distribution than the full softmax."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_tokens > 0
 
     @model_validator(mode="after")
     def _lengths(self) -> "SamplingSpec":
@@ -110,7 +122,7 @@ class SampleScoring(StrEnum):
 
 #: External engines among the members of `rollout.engine`: they return only complete responses and cannot
 #: report the weight version of a token.
-EXTERNAL_ENGINES = ("tensorrt_llm", "vllm")
+EXTERNAL_ENGINES = ("tensorrt_llm", "vllm", "openai")
 
 
 class RefitSpec(SpecModel):
@@ -193,8 +205,23 @@ class RolloutPlacement(StrEnum):
     WITH_TRAINER = "WithTrainer"
 
 
-#: Message for the egress of workers that call no function.
-NO_WORKFLOW = "only the functions of a workflow connect to other servers: remove it, or set workflow"
+#: Message for the egress of workers that connect to no other server.
+NOTHING_CONNECTS = (
+    "only the functions of a workflow and the engine openai connect to other servers: remove it, or set one "
+    "of them"
+)
+
+#: Message for a server that several workers would share.
+ONE_SERVER_EACH = (
+    "each worker loads weights into a server of its own: write {worker} in the URL, such as "
+    "http://vllm-{worker}.vllm:8000, or set rollout.replicas to 1"
+)
+
+#: Message for sampling whose log-probabilities SGLang does not report.
+FULL_SOFTMAX_ONLY = (
+    "SGLang reports log-probabilities before topK, topP and minTokens are applied: set topK 0, topP 1 and "
+    "minTokens 0, or server Vllm"
+)
 
 
 class Rollout(SpecModel):
@@ -249,8 +276,8 @@ class Rollout(SpecModel):
     )
     egress: Egress = Field(
         default_factory=list,
-        description="Only with workflow: destinations that its functions, and all other code in the workers' "
-        f"pods, {EGRESS_DESCRIPTION}",
+        description="Only with workflow or engine.openai: destinations that the functions, the engine, and "
+        f"all other code in the workers' pods, {EGRESS_DESCRIPTION}",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
 
@@ -281,12 +308,26 @@ class Rollout(SpecModel):
                 "Rollout",
                 (("minReplicas",), self.min_replicas, f"must be at most replicas ({self.replicas})"),
             )
-        if self.egress and self.workflow is None:
-            raise field_errors("Rollout", (("egress",), self.egress, NO_WORKFLOW))
+        if self.egress and self.workflow is None and self.engine.openai is None:
+            raise field_errors("Rollout", (("egress",), self.egress, NOTHING_CONNECTS))
         if self.placement is not RolloutPlacement.OWN:
             require_pods_of_its_own(self, f"workers {self.placement} have no pods of their own", "trainer")
         ranks = 1 if self.engine.torch is None else self.engine.torch.tensor_parallel
         require_equal_pods(self, self.processes_per_pod, ranks, "engine.torch.tensorParallel")
+        return self
+
+    @model_validator(mode="after")
+    def _server(self) -> "Rollout":
+        """Check that each worker has an inference server of its own, whose log-probabilities are known."""
+        server = self.engine.openai
+        if server is None:
+            return self
+        shared = WORKER_PLACEHOLDER not in server.url and not re.match(LOOPBACK_URL_PATTERN, server.url)
+        if self.replicas > 1 and shared:
+            raise field_errors("Rollout", (("engine", "openai", "url"), server.url, ONE_SERVER_EACH))
+        if server.server is InferenceServer.SGLANG and self.sampling.is_truncated:
+            path = ("engine", "openai", "server")
+            raise field_errors("Rollout", (path, server.server, FULL_SOFTMAX_ONLY))
         return self
 
 

@@ -43,6 +43,18 @@ def test_egress_has_no_effect_on_one_machine() -> None:
     assert not [notice for notice in notices("rloo", {}) if notice.path.endswith(".egress")]
 
 
+def test_a_server_that_the_workers_cannot_reach_in_a_cluster_is_noted() -> None:
+    def egress(url: str, **rollout: Any) -> list[str]:
+        changes = {"spec.rollout": {"engine": {"openai": {"url": url}}, **rollout}}
+        return [each.message for each in notices("rloo", changes) if each.path == "spec.rollout.egress"]
+
+    (note,) = egress("http://vllm-{worker}.vllm:8000")
+    assert note.startswith("is empty") and "http://vllm-{worker}.vllm:8000" in note
+    assert egress("http://127.0.0.1:8000") == egress("http://[::1]:8000") == []
+    (allowed,) = egress("http://vllm:8000", egress=[{"namespace": {"name": "vllm"}}])
+    assert "is empty" not in allowed
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.planning.machine import CUDA_CONTEXT_BYTES, Device, Machine
+from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device, Machine
 from kubealign.planning.memory.activations import (
     LOGITS_PER_CHUNK,
     head_working_bytes,
@@ -20,7 +20,13 @@ from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import parse_model_shape
 from kubealign.planning.model.trainer_layout import TrainerLayout, stage_parameters, trainer_layout
 from kubealign.planning.workload import Workload
-from kubealign.spec.sections.engines import Engine, TensorRTLLMEngineSpec, TorchEngineSpec, VllmEngineSpec
+from kubealign.spec.sections.engines import (
+    Engine,
+    OpenAIEngineSpec,
+    TensorRTLLMEngineSpec,
+    TorchEngineSpec,
+    VllmEngineSpec,
+)
 from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import SamplingSpec
@@ -235,3 +241,10 @@ def test_external_engines_use_the_remaining_memory() -> None:
     none = engine_memory(SHAPE, Engine(tensorrt_llm=TensorRTLLMEngineSpec()), SamplingSpec(), WORK, tight)
     assert none.sequences == 0
     assert none.peak.total > tight.memory
+
+
+def test_the_memory_of_an_inference_server_is_not_the_workers() -> None:
+    engine = Engine(openai=OpenAIEngineSpec(url="http://vllm:8000", max_sequences=64))
+    memory = engine_memory(SHAPE, engine, SamplingSpec(), WORK, Machine(memory=1))
+    assert (memory.devices, memory.sequences, memory.allowed) == (0, 64, 64)
+    assert memory.peak.parts == {"process": PROCESS_BYTES}

@@ -21,6 +21,7 @@ REFIT = "spec.rollout.refit"
         ({STALE: 2, ENGINE: {"triton": {}}}, InFlightPolicy.INTERRUPT),
         ({STALE: 2, ENGINE: {"vllm": {}}}, InFlightPolicy.DRAIN),
         ({STALE: 2, ENGINE: {"tensorrtLLM": {}}}, InFlightPolicy.DRAIN),
+        ({STALE: 2, ENGINE: {"openai": {"url": "http://vllm:8000"}}}, InFlightPolicy.DRAIN),
         ({STALE: 2, REFIT: {"inFlight": "Drain"}}, InFlightPolicy.DRAIN),
         ({STALE: 2, REFIT: {"inFlight": "Continue"}}, InFlightPolicy.CONTINUE),
         ({REFIT: {"inFlight": "Interrupt"}}, InFlightPolicy.INTERRUPT),

@@ -63,3 +63,8 @@ def test_workers_with_the_trainer_use_its_devices() -> None:
 def test_an_engine_with_ranks_of_its_own_has_several_devices() -> None:
     job = make_job(rollout={"engine": {"vllm": {"tensorParallel": 2}}})
     assert assigned(job, 8)["rollout-0"] == ("3", "4")
+
+
+def test_a_worker_with_an_inference_server_has_no_device() -> None:
+    job = make_job(rollout={"engine": {"openai": {"url": "http://127.0.0.1:8000"}}})
+    assert "rollout-0" not in assigned(job, 8)
