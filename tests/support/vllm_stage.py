@@ -1,11 +1,11 @@
-"""A running vLLM engine for tests that run in vLLM's environment."""
+"""A running engine with vLLM: in vLLM's environment, or with a server of it."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kubealign.spec.sections.engines import VllmEngineSpec
+from kubealign.spec.sections.engines import OpenAIEngineSpec, VllmEngineSpec
 from kubealign.spec.sections.training import Lora
 from kubealign_services.generation.external.factory import open_external_engine
 from support.engine_contract.generation import Subject
@@ -20,7 +20,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(spec: VllmEngineSpec, lora: Lora, folder: Path, memory: Path) -> AsyncIterator[Stage]:
+async def open_stage(
+    spec: VllmEngineSpec | OpenAIEngineSpec, lora: Lora, folder: Path, memory: Path
+) -> AsyncIterator[Stage]:
     """Run an engine for the model of `folder`; check that no file is left in `memory` at the end."""
     async with open_external_engine(spec, folder, memory, lora, lambda load: None) as generator:
         stage = Stage(Subject(generator, folder))

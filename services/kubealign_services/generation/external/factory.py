@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from kubealign.spec.sections.engines import (
     AdapterMode,
     IdleMemoryPolicy,
+    OpenAIEngineSpec,
     TensorRTLLMEngineSpec,
     VllmEngineSpec,
 )
@@ -21,6 +23,7 @@ from kubealign_services.generation.expected_weights import ExpectedWeights
 from kubealign_services.generation.external.contract import ExternalEngine
 from kubealign_services.generation.external.generator import ExternalGenerator, GeneratorOptions, ModelInfo
 from kubealign_services.generation.external.native_adapters import AdapterShape, NativeAdapters
+from kubealign_services.generation.external.openai.engine import OpenAIExternalEngine
 from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
 from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
 from kubealign_services.generation.external.vllm.parameters import TargetLayers
@@ -32,28 +35,34 @@ from kubealign_services.training.adapters.targets import select_target_layers
 
 @asynccontextmanager
 async def open_external_engine(
-    spec: VllmEngineSpec | TensorRTLLMEngineSpec,
+    spec: VllmEngineSpec | TensorRTLLMEngineSpec | OpenAIEngineSpec,
     folder: Path,
     memory_files: Path,
     lora: Lora | None,
     observe: Callable[[EngineLoad], None],
+    worker: int = 0,
 ) -> AsyncIterator[ExternalGenerator]:
     """Open an external engine and close it at the end of the block.
 
     Args:
         folder: Hugging Face configuration and tokenizer.
-        memory_files: Folder on a memory file system that the engine's processes see too.
+        memory_files: Folder, on a memory file system where possible, that the engine's processes see too.
         lora: Adapter that the job trains.
+        worker: Number of the worker, from 0; servers that run already have one for each.
 
-    Raises PermanentFailure where the library is missing or cannot apply the adapter, DataError for a
-    tokenizer that does not fit the model.
+    Raises PermanentFailure where the library is missing or cannot apply the adapter, or a server lacks an
+    ability; ExternalEngineDied for a server that does not answer; DataError for a tokenizer that does not fit
+    the model.
     """
     model = read_model_info(folder)
     files = WeightFiles(memory_files)
-    frees_memory = spec.between_phases is IdleMemoryPolicy.FREED
+    frees_memory = getattr(spec, "between_phases", None) is IdleMemoryPolicy.FREED
     engine: ExternalEngine
     native: NativeAdapters | None = None
-    if not isinstance(spec, VllmEngineSpec):
+    if isinstance(spec, OpenAIEngineSpec):
+        engine = client = await OpenAIExternalEngine.create(spec, worker, model.vocabulary, files)
+        model = replace(model, context=min(model.context, client.context))
+    elif not isinstance(spec, VllmEngineSpec):
         engine = await TensorRTLLMExternalEngine.create(folder, spec, model.context)
     elif lora is None or spec.adapters is AdapterMode.MERGED:
         engine = await VllmExternalEngine.create(folder, spec, model.context)

@@ -1,9 +1,11 @@
 """Creates the generation engine that a job's spec names."""
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from kubealign.roles import rollout_worker_number
 from kubealign.spec.sections.engines import Engine, TorchEngineSpec
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.generation.contract import REFERENCE_VERSION, Generator
@@ -54,14 +56,35 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
         async with open_triton_generator(context, engine.triton, folder, observe) as generator:
             yield generator
     else:
-        spec = engine.vllm or engine.tensorrt_llm
+        spec = engine.vllm or engine.tensorrt_llm or engine.openai
         if spec is None:
             raise PermanentFailure(f"rollout.engine.{engine.member} is not available yet")
         from kubealign_services.generation.external.factory import open_external_engine
 
         lora, files = context.job.spec.trainer.lora, context.settings.shared_memory
-        async with open_external_engine(spec, folder, files, lora, observe) as external_generator:
+        if engine.openai is not None and engine.openai.weight_folder is not None:
+            files = clear_weight_folder(engine.openai.weight_folder, context.job.name, context.settings.name)
+        worker = rollout_worker_number(context.settings.name)
+        async with open_external_engine(spec, folder, files, lora, observe, worker) as external_generator:
             yield external_generator
+
+
+def clear_weight_folder(shared: str, job: str, worker: str) -> Path:
+    """Return the folder of a worker's weight files in a folder that it shares with an inference server.
+
+    Files that a killed worker has left there are removed. Raises PermanentFailure where the worker cannot
+    write.
+    """
+    folder = Path(shared) / job / worker
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PermanentFailure(
+            f"rollout.engine.openai.weightFolder is {shared!r}, where the worker cannot write: "
+            f"{error.strerror}"
+        ) from error
+    return folder
 
 
 def create_engine_with_reference(

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from kubealign.spec.sections.rollout import ReferencePlacement
+from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, ReferencePlacement
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.algorithms.contract import Algorithm, Objective, ScoreAlgorithm
 from kubealign_services.algorithms.factory import make_algorithm
@@ -60,7 +60,7 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
             spec.seed,
             len(prepared.tokenizer),
             precisions,
-            external_engine=engine.vllm is not None or engine.tensorrt_llm is not None,
+            external_engine=engine.member in EXTERNAL_ENGINES,
         )
         publisher = WeightsPublisher(
             settings.shared_memory,

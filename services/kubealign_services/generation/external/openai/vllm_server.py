@@ -1,0 +1,229 @@
+"""Requests to `vllm serve`: its OpenAI-compatible API, and the endpoints of its development mode for weights.
+
+The weights are loaded by kubealign's own extension of vLLM's workers. Of vLLM's ways, the endpoints of a
+weight transfer (`/update_weights`) have no transport by files, and `reload_weights` reads complete
+checkpoints only, so that an adapted matrix could not be loaded alone.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from kubealign_services.generation.contract import SamplingParameters
+from kubealign_services.generation.external.contract import ExternalSample
+from kubealign_services.generation.external.openai.connection import ServerConnection, ServerError
+from kubealign_services.generation.external.openai.responses import (
+    MODELS_PATH,
+    InvalidAnswer,
+    check_end,
+    check_logprob,
+    check_logprobs,
+    check_tokens,
+    read_field,
+    select_model,
+)
+from kubealign_services.generation.external.vllm.parameters import WORKER_EXTENSION, sampling_arguments
+from kubealign_services.runtime.process.failures import PermanentFailure
+
+COMPLETIONS_PATH = "/v1/completions"
+#: Settings without which a server cannot be used.
+NEEDED_SETTINGS = (
+    f"Start it with VLLM_SERVER_DEV_MODE=1, --worker-extension-cls {WORKER_EXTENSION} and --logprobs-mode "
+    "processed_logprobs"
+)
+#: Settings that a request leaves to the server otherwise, which may take them from the model's
+#: generation_config.json.
+_NEUTRAL = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+#: Seconds for the blocks of cancelled requests to be freed.
+_FREE_SECONDS = 30.0
+_FREE_POLL_SECONDS = 0.05
+_PROBE_PROMPT = [0, 1]
+_PROBE_TOKENS = [0, 1]
+
+
+def completion_request(
+    model: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
+) -> dict[str, Any]:
+    """Build the JSON of a request for one response with its token ids and log-probabilities."""
+    settings = sampling_arguments(sampling, seed, ends)
+    # The API always makes the text.
+    del settings["detokenize"]
+    return {"model": model, "prompt": prompt, **settings, **_NEUTRAL, "return_token_ids": True}
+
+
+def score_request(model: str, tokens: list[int]) -> dict[str, Any]:
+    """Build the JSON of a request for the log-probabilities of given tokens.
+
+    The last token is not part of the prompt, which would have no room for the one generated token in a
+    sequence as long as the context; its log-probability is that of a possible next token.
+    """
+    return {
+        "model": model,
+        "prompt": tokens[:-1],
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        **_NEUTRAL,
+        "ignore_eos": True,
+        "stop_token_ids": [],
+        "prompt_logprobs": 0,
+        "logprobs": 0,
+        "logprob_token_ids": [tokens[-1]],
+        "return_tokens_as_token_ids": True,
+    }
+
+
+def probe_request(model: str) -> dict[str, Any]:
+    """Build the JSON of a request whose answer shows the server's abilities.
+
+    Only two tokens are allowed: their probabilities add up to 1 in the distribution that is sampled from,
+    whatever the weights, and not in the full softmax.
+    """
+    sampling = SamplingParameters(max_tokens=1, temperature=2.0)
+    return {
+        **completion_request(model, _PROBE_PROMPT, sampling, 0, []),
+        "allowed_token_ids": _PROBE_TOKENS,
+        "logprob_token_ids": _PROBE_TOKENS,
+        "return_tokens_as_token_ids": True,
+    }
+
+
+def read_sample(answer: Any, vocabulary: int, most: int) -> ExternalSample:
+    """Convert the answer to a `completion_request`. Raises InvalidAnswer."""
+    tokens = check_tokens(read_field(answer, "choices", 0, "token_ids"), vocabulary, most)
+    logprobs = read_field(answer, "choices", 0, "logprobs", "token_logprobs")
+    sample = ExternalSample(tokens, check_logprobs(logprobs, len(tokens)))
+    return check_end(sample, read_field(answer, "choices", 0, "finish_reason"), most)
+
+
+def read_scores(answer: Any, tokens: list[int]) -> list[float]:
+    """Return the log-probabilities of the answer to a `score_request`. Raises InvalidAnswer."""
+    entries = read_field(answer, "choices", 0, "prompt_logprobs")
+    if len(entries) != len(tokens) - 1:
+        raise InvalidAnswer(
+            f"{len(tokens) - 1} tokens of a prompt came with {len(entries)} log-probabilities"
+        )
+    scores = [
+        read_field(entries, position, str(token), "logprob")
+        for position, token in enumerate(tokens[:-1])
+        if position > 0
+    ]
+    return check_logprobs([*scores, _next_logprob(answer, tokens[-1])], len(tokens) - 1)
+
+
+def _next_logprob(answer: Any, token: int) -> Any:
+    return read_field(answer, "choices", 0, "logprobs", "top_logprobs", 0, f"token_id:{token}")
+
+
+def reports_sampled_distribution(answer: Any) -> bool:
+    """Return True if the answer to a `probe_request` has log-probabilities of the distribution that was
+    sampled from.
+    """
+    logprobs = [check_logprob(_next_logprob(answer, token)) for token in _PROBE_TOKENS]
+    return abs(sum(map(math.exp, logprobs)) - 1) < 1e-2
+
+
+class VllmServerClient:
+    """An InferenceServerClient of `vllm serve`."""
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        name: str | None,
+        vocabulary: int,
+        start_seconds: float,
+        before_retry: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Nothing is requested yet.
+
+        Args:
+            name: Name of the served model; None: the only one.
+            vocabulary: Number of token ids.
+            start_seconds: Time for the server to answer for the first time.
+            before_retry: See `ServerConnection.request`.
+        """
+        self._connection = connection
+        self._name = name
+        self._vocabulary = vocabulary
+        self._start_seconds = start_seconds
+        self._before_retry = before_retry
+        self._model = ""
+
+    async def check(self, empty_file: Path) -> int:
+        listing = await self._connection.request(MODELS_PATH, outage_seconds=self._start_seconds)
+        model = select_model(listing, self._name)
+        self._model = str(model["id"])
+        try:
+            context = int(read_field(model, "max_model_len"))
+            answer = await self._connection.request(COMPLETIONS_PATH, probe_request(self._model))
+            read_sample(answer, self._vocabulary, 1)
+            is_usable = reports_sampled_distribution(answer)
+        except (InvalidAnswer, ServerError) as error:
+            raise PermanentFailure(
+                f"rollout.engine.openai.url: the server {self._connection.url} does not give token ids and "
+                f"log-probabilities as vLLM does: {error}"
+            ) from error
+        if not is_usable:
+            raise PermanentFailure(
+                f"rollout.engine.openai.url: the server {self._connection.url} does not report "
+                "log-probabilities of the distribution that it samples from (after temperature, topK, topP "
+                f"and minTokens). {NEEDED_SETTINGS}"
+            )
+        try:
+            await self.load_weights(empty_file)
+            await self.read_mark()
+        except (ServerError, InvalidAnswer) as error:
+            raise PermanentFailure(
+                f"rollout.engine.openai.url: the server {self._connection.url} cannot load the file "
+                f"{empty_file} into its model: {error}. {NEEDED_SETTINGS}, with kubealign in its Python "
+                "path. It must see the worker's files under the same path "
+                "(rollout.engine.openai.weightFolder)"
+            ) from error
+        return context
+
+    async def generate(
+        self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
+    ) -> ExternalSample:
+        body = completion_request(self._model, prompt, sampling, seed, ends)
+        answer = await self._complete(body)
+        return read_sample(answer, self._vocabulary, sampling.max_tokens)
+
+    async def score(self, tokens: list[int]) -> list[float]:
+        return read_scores(await self._complete(score_request(self._model, tokens)), tokens)
+
+    async def _complete(self, body: Mapping[str, Any]) -> Any:
+        return await self._connection.request(
+            COMPLETIONS_PATH, body, generates=True, before_retry=self._before_retry
+        )
+
+    async def load_weights(self, file: Path) -> None:
+        await self._connection.request(
+            "/collective_rpc", {"method": "kubealign_load_weights", "args": [str(file)]}
+        )
+
+    async def drop_prefixes(self) -> None:
+        """Raises ServerError where requests go on beyond the drain."""
+        try:
+            async with asyncio.timeout(_FREE_SECONDS):
+                # It fails while blocks of the cache are in use.
+                while True:
+                    answer = await self._connection.request("/reset_prefix_cache", {})
+                    if read_field(answer, "success"):
+                        return
+                    await asyncio.sleep(_FREE_POLL_SECONDS)
+        except TimeoutError as error:
+            raise ServerError(
+                "/reset_prefix_cache",
+                HTTPStatus.OK,
+                f"requests of others used the cache for {_FREE_SECONDS:g} s",
+            ) from error
+
+    async def write_mark(self, mark: str) -> None:
+        await self._connection.request("/update_weight_version", {"new_version": mark})
+
+    async def read_mark(self) -> str:
+        return str(read_field(await self._connection.request("/weight_info"), "weight_version"))
