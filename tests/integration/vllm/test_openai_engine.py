@@ -24,11 +24,11 @@ from support.engine_contract.every_engine import EngineContract
 from support.engine_contract.generation import CAPACITY, SECONDS, Subject, generated, group, refitted
 from support.engine_contract.oracle import check_sample
 from support.engine_contract.tiny_model import model, write_model
+from support.external_stage import Stage, open_stage
 from support.running import RunningJobs, left_running
 from support.tiny_jobs import online_job, write_jobs
 from support.vllm_environment import ABSENT
 from support.vllm_server import KEY, NEEDED_OPTIONS, VllmServer
-from support.vllm_stage import Stage, open_stage
 
 pytestmark = [
     pytest.mark.timeout(500),

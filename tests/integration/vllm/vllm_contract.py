@@ -18,8 +18,8 @@ from kubealign_services.generation.external.contract import ExternalEngineDied
 from support.engine_contract.every_engine import EngineContract
 from support.engine_contract.generation import CAPACITY, SECONDS, Subject, generated, group, refitted
 from support.engine_contract.tiny_model import write_model
+from support.external_stage import Stage, open_stage
 from support.running import children
-from support.vllm_stage import Stage, open_stage
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 

@@ -30,7 +30,7 @@ from support.engine_contract.generation import (
     torch_engine,
 )
 from support.engine_contract.tiny_model import adapter, write_model
-from support.vllm_stage import Stage, open_stage
+from support.external_stage import Stage, open_stage
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 

@@ -1,4 +1,4 @@
-"""A running engine with vLLM: in vLLM's environment, or with a server of it."""
+"""A running external engine: vLLM in the environment of the tests, or a server of the user's."""
 
 import asyncio
 from collections.abc import AsyncIterator
