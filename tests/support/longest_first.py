@@ -14,6 +14,7 @@ SECONDS = {
     "integration/jobs/test_job_survives.py": 50,
     "integration/placement/test_rollout_with_trainer.py": 50,
     "integration/page/test_page_of_a_real_job.py": 45,
+    "integration/vllm/test_openai_engine.py": 45,
     "integration/examples/test_constitutional.py": 39,
     "integration/examples/test_preference.py": 38,
     "integration/bad_input/test_bad_disk.py": 36,

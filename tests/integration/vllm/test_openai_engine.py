@@ -190,7 +190,12 @@ async def test_weights_of_another_worker_are_noticed(
 
 
 def grpo_job(tmp_path: Path, folder: Path, server: VllmServer) -> dict[str, Any]:
-    engine = {"url": server.url, "maxSequences": CAPACITY, "outageSeconds": 2}
+    engine = {
+        "url": server.url,
+        "maxSequences": CAPACITY,
+        "outageSeconds": 2,
+        "weightFolder": str(tmp_path / "weights"),
+    }
     return online_job(
         tmp_path,
         "on-server",
@@ -214,6 +219,8 @@ def test_grpo(server: VllmServer, folder: Path, tmp_path: Path) -> None:
         assert run.end(timeout=300) == 0, run.output
         check_result(run)
     assert not left_running(tmp_path)
+    # Weights in transfer are deleted.
+    assert not list((tmp_path / "weights" / "on-server" / "rollout-0").iterdir())
 
 
 @pytest.mark.full

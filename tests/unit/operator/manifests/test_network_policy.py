@@ -179,6 +179,11 @@ CASES: list[tuple[str, Json, Mapping[Destination, set[str]]]] = [
         {HOST: {"rollout"}, HOST_V6: {"rollout"}, REDIS: SAMPLING},
     ),
     (
+        "inference servers",
+        rloo(engine={"openai": {"url": "http://vllm:8000"}}, egress=[{"namespace": {"name": "judges"}}]),
+        {JUDGE: {"rollout"}, HOST: set(), REDIS: SAMPLING},
+    ),
+    (
         "a workflow in the trainer",
         rloo(
             placement="WithTrainer",

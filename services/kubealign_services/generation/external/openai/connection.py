@@ -190,8 +190,8 @@ class ServerConnection:
 
 
 def read_error_message(content: bytes) -> str:
-    """Return the message in the body of an error, in the forms that vLLM and SGLang give it; at most 1000
-    characters.
+    """Return the message in the body of an error, in the forms that vLLM and SGLang give it, on one line of
+    at most 1000 characters.
     """
     text = content.decode(errors="replace").strip()
     try:
@@ -200,5 +200,5 @@ def read_error_message(content: bytes) -> str:
         document = None
     while isinstance(document, dict):
         document = next((document[key] for key in ("error", "message", "detail") if key in document), None)
-    message = document if isinstance(document, str) else text
+    message = " ".join((document if isinstance(document, str) else text).split())
     return message[:_MESSAGE_CHARACTERS] or "an empty answer"
