@@ -157,6 +157,14 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
             "spec.checkpoint.from.volume: volumes are for clusters: on one machine name a run directory, "
             "from: {path: runs/NAME}, or another job, from: {job: {name: NAME}}"
         )
+    rollout = job.spec.effective_rollout
+    server = None if rollout is None else rollout.engine.openai
+    if rollout is not None and server is not None and rollout.replicas > 1 and server.names_one_server:
+        yield (
+            f"spec.rollout.engine.openai.url: is {server.url}, into which all {rollout.replicas} workers of "
+            "this machine would load weights: write {worker} in it, such as http://127.0.0.1:800{worker}, or "
+            "set rollout.replicas to 1"
+        )
     functions: list[tuple[str, Any]] = [
         (f"spec.rewards[{i}].function", reward.function) for i, reward in enumerate(job.spec.rewards)
     ]

@@ -35,6 +35,12 @@ def plan_scaling(
         raise RunRefused(
             f"replicas of {group} is {replicas!r}: it must be an integer from {minimum} to {MAX_REPLICAS}"
         )
+    server = None if rollout is None or group != "rollout" else rollout.engine.openai
+    if server is not None and replicas > 1 and server.names_one_server:
+        raise RunRefused(
+            f"replicas of rollout is {replicas}, and rollout.engine.openai.url names one server, "
+            f"{server.url}, without {{worker}}: it must be 1"
+        )
     taken = sorted({process.replica for process in processes if process.group == group})
     free = [number for number in range(replicas + len(taken)) if number not in taken]
     pattern = [process for process in processes if process.group == group and process.replica == taken[0]]

@@ -213,6 +213,11 @@ class OpenAIEngineSpec(EngineFields):
         "worker ends and is started again.",
     )
 
+    @property
+    def names_one_server(self) -> bool:
+        """True where the URL is the same for every worker. With a loopback host it is that of each pod."""
+        return WORKER_PLACEHOLDER not in self.url
+
 
 class Engine(SpecUnion):
     """Generation engine of the rollout workers."""

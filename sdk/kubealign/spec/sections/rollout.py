@@ -22,7 +22,6 @@ from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.engines import (
     LOOPBACK_URL_PATTERN,
-    WORKER_PLACEHOLDER,
     Engine,
     InferenceServer,
     TorchEngineSpec,
@@ -322,7 +321,7 @@ class Rollout(SpecModel):
         server = self.engine.openai
         if server is None:
             return self
-        shared = WORKER_PLACEHOLDER not in server.url and not re.match(LOOPBACK_URL_PATTERN, server.url)
+        shared = server.names_one_server and not re.match(LOOPBACK_URL_PATTERN, server.url)
         if self.replicas > 1 and shared:
             raise field_errors("Rollout", (("engine", "openai", "url"), server.url, ONE_SERVER_EACH))
         if server.server is InferenceServer.SGLANG and self.sampling.is_truncated:

@@ -273,6 +273,19 @@ def test_colocated_workers_are_not_scaled() -> None:
         plan_scaling(job, roles(job), "rollout", 2)
 
 
+def test_workers_without_servers_of_their_own_are_not_scaled() -> None:
+    def scaled(url: str, group: str = "rollout") -> list[str]:
+        engine = f"engine: {{openai: {{url: '{url}'}}}}"
+        job = with_spec(PPO, ("replicas: 2, minReplicas: 2", engine))
+        added, _ = plan_scaling(job, roles(job), group, 2)
+        return [process.name for process in added]
+
+    with pytest.raises(RunRefused, match=r"names one server, http://localhost:8000, .*: it must be 1"):
+        scaled("http://localhost:8000")
+    assert scaled("http://localhost:8000", "reward-helpful") == ["reward-helpful-1"]
+    assert scaled("http://localhost:800{worker}") == ["rollout-1"]
+
+
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
 def test_scaling_reaches_the_requested_replica_count(replica_counts: list[int]) -> None:
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "replicas: 1"))

@@ -48,6 +48,16 @@ def test_a_job_of_multikueue_is_refused_and_one_of_the_operator_is_not(tmp_path:
     assert admit(AlignmentJob.from_yaml(text), RunDirectory(tmp_path / "sums")).previous_status is None
 
 
+def test_workers_of_one_machine_need_servers_of_their_own(tmp_path: Path) -> None:
+    """In a cluster the loopback host is that of each worker's pod."""
+    rollout = "  rollout: {{replicas: {}, engine: {{openai: {{url: 'http://127.0.0.1:800{}'}}}}}}\n"
+    shared = AlignmentJob.from_yaml(RLOO + rollout.format(2, "0"))
+    with pytest.raises(RunRefused, match=r"openai\.url: is http://127\.0\.0\.1:8000, .* all 2 workers"):
+        admit(shared, RunDirectory(tmp_path / "sums"))
+    for replicas, port in ((1, "0"), (2, "{worker}")):
+        admit(AlignmentJob.from_yaml(RLOO + rollout.format(replicas, port)), RunDirectory(tmp_path / "sums"))
+
+
 def test_a_function_of_a_config_map_is_refused_with_the_remedy(tmp_path: Path) -> None:
     scores = "  validation: {data: {prompts: {source: {path: x}}}, sampling: {scores: [%s]}}"
     text = RLOO.replace('module: "a:b"', CONFIG_MAP) + scores % f"{{name: a, function: {{{CONFIG_MAP}}}}}"
