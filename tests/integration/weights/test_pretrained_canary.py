@@ -9,10 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from kubealign.spec.sections.precision import Precision
-from kubealign_services.weights.verify.canary import Canary, mean_logprob_gap
+from kubealign_services.weights.verify.canary import Canary, canary_length, mean_logprob_gap
 from support.smollm2 import FILE, needs_smollm2
 
-VOCABULARY = 49_152
+VOCABULARY, CONTEXT = 49_152, 8192
 
 
 @torch.no_grad()
@@ -34,7 +34,7 @@ def test_rounding_passes_and_exchanged_weights_do_not() -> None:
     attention = exchanged.model.layers[5].self_attn
     attention.k_proj, attention.v_proj = attention.v_proj, attention.k_proj
     for seed in range(4):
-        canary = Canary.choose(seed, VOCABULARY, [Precision.BFLOAT16])
+        canary = Canary.choose(seed, VOCABULARY, [Precision.BFLOAT16], canary_length(CONTEXT))
         with torch.autocast("cpu", torch.bfloat16):
             sent = logprobs(exact, canary.tokens)
         gaps = [mean_logprob_gap(sent, logprobs(model, canary.tokens)) for model in (rounded, exchanged)]

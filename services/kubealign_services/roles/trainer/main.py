@@ -25,7 +25,7 @@ from kubealign_services.training.contract import FrozenBackend, Head, TrainingBa
 from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.send.servicer import WeightsSenderServicer
 from kubealign_services.weights.transfer.collective.sender import BroadcastSender, make_broadcast_sender
-from kubealign_services.weights.verify.canary import Canary
+from kubealign_services.weights.verify.canary import Canary, canary_length
 
 
 async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator | None = None) -> None:
@@ -60,6 +60,7 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
             spec.seed,
             len(prepared.tokenizer),
             precisions,
+            canary_length(prepared.report.context),
             external_engine=engine.member in EXTERNAL_ENGINES,
         )
         publisher = WeightsPublisher(

@@ -19,7 +19,7 @@ from kubealign_services.weights.announce.manifest import (
     weights_digest,
 )
 from kubealign_services.weights.send.snapshot_file import chunk_ranges
-from kubealign_services.weights.verify.canary import Canary, mean_logprob_gap
+from kubealign_services.weights.verify.canary import Canary, canary_length, mean_logprob_gap
 from kubealign_services.weights.verify.checksum import verify_checksums
 
 pytestmark = pytest.mark.timeout(30)
@@ -136,6 +136,17 @@ def test_canary_depends_on_the_job() -> None:
         one.to_proto([-1.0] * 16)
     with pytest.raises(ValueError, match="canary"):
         Canary.choose(1, 0, [Precision.FLOAT32])
+
+
+@pytest.mark.parametrize(
+    ("context", "length"),
+    [(None, 64), (8192, 64), (128, 64), (127, 48), (64, 32), (50, 16), (32, 16), (16, 16)],
+)
+def test_canary_is_as_long_as_the_context_allows(context: int | None, length: int) -> None:
+    assert canary_length(context) == length
+    # A longer canary of a job begins with its shorter one.
+    shortest = Canary.choose(1, 97, [Precision.FLOAT32]).tokens
+    assert Canary.choose(1, 97, [Precision.FLOAT32], length).tokens[:16] == shortest
 
 
 def test_gap_is_infinite_without_comparable_values() -> None:
