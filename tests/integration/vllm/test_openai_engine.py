@@ -159,7 +159,7 @@ async def test_a_model_that_is_not_served_is_refused(
 
 @on_one_loop
 async def test_a_refusal_has_the_servers_message(server: VllmServer, tmp_path: Path) -> None:
-    """Of a prompt that is foreign to the server's model alone."""
+    """The prompt is foreign to the server's model alone."""
     engine = await OpenAIExternalEngine.create(engine_spec(server), 0, 5000, WeightFiles(tmp_path))
     try:
         with pytest.raises(RequestRefused, match=r"'foreign': .* 400: Token id 4000 is out of vocabulary"):

@@ -68,9 +68,9 @@ def test_names_and_shapes_without_memory() -> None:
     with pytest.raises(ValueError, match=r"layers.1.mlp.experts.3.up_proj.weight' has the shape \[32, 32\]"):
         list(expected.check([(name, torch.zeros(32, 32))]))
     # A part of a parameter that does not come is missing.
-    whole = {key: torch.zeros(weight.shape) for key, weight in expected.weights.items() if key != name}
+    others = {key: torch.zeros(weight.shape) for key, weight in expected.weights.items() if key != name}
     with pytest.raises(ValueError, match=f"1 of 45 did not come: '{name}'"):
-        list(expected.check(whole.items()))
+        list(expected.check(others.items()))
 
 
 def test_a_renamed_parameter_accepts_both_names() -> None:

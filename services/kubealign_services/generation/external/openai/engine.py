@@ -8,6 +8,7 @@ from pathlib import Path
 from kubealign.spec.sections.engines import WORKER_PLACEHOLDER, InferenceServer, OpenAIEngineSpec
 from kubealign_services.generation.contract import RequestRefused, SamplingParameters
 from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
+from kubealign_services.generation.external.openai.access import ServerAccess
 from kubealign_services.generation.external.openai.connection import (
     KEY_VARIABLE,
     ConnectionOptions,
@@ -45,7 +46,7 @@ class OpenAIExternalEngine:
         self._connection = connection
         client = VllmServerClient if spec.server is InferenceServer.VLLM else SglangServerClient
         self._server: InferenceServerClient = client(
-            connection, spec.model, vocabulary, spec.start_timeout_seconds, self._check_weights
+            ServerAccess(connection, spec.model, vocabulary, spec.start_timeout_seconds, self._check_weights)
         )
         self._mark = WeightMark(connection.url, self._server.write_mark, self._server.read_mark)
         #: Context of the server, in tokens.

@@ -4,32 +4,27 @@ its endpoints for weights.
 Written by SGLang's documentation, for its version 0.5.
 """
 
-import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from kubealign_services.generation.contract import RequestRefused, SamplingParameters
 from kubealign_services.generation.external.contract import ExternalSample
-from kubealign_services.generation.external.openai.connection import ServerConnection, ServerError
+from kubealign_services.generation.external.openai.access import ServerAccess
+from kubealign_services.generation.external.openai.connection import ServerError
 from kubealign_services.generation.external.openai.responses import (
-    MODELS_PATH,
     InvalidAnswer,
     check_end,
     check_logprobs,
     check_tokens,
     read_field,
-    select_model,
 )
 from kubealign_services.generation.external.samples import is_truncated
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 GENERATE_PATH = "/generate"
-#: Seconds for cancelled requests to end.
-_FREE_SECONDS = 30.0
-_FREE_POLL_SECONDS = 0.05
+_FLUSH_PATH = "/flush_cache"
 _PROBE_PROMPT = [0, 1]
 
 
@@ -103,25 +98,14 @@ def _split(entries: Any) -> tuple[list[Any], list[Any]]:
 class SglangServerClient:
     """An InferenceServerClient of SGLang's server."""
 
-    def __init__(
-        self,
-        connection: ServerConnection,
-        name: str | None,
-        vocabulary: int,
-        start_seconds: float,
-        before_retry: Callable[[], Awaitable[None]],
-    ) -> None:
-        """See `VllmServerClient`."""
-        self._connection = connection
-        self._name = name
-        self._vocabulary = vocabulary
-        self._start_seconds = start_seconds
-        self._before_retry = before_retry
+    def __init__(self, access: ServerAccess) -> None:
+        """Nothing is requested yet."""
+        self._access = access
+        self._connection = access.connection
 
     async def check(self, empty_file: Path) -> int:
         """The file is not loaded: SGLang loads folders with weights only."""
-        listing = await self._connection.request(MODELS_PATH, outage_seconds=self._start_seconds)
-        model = select_model(listing, self._name)
+        model = await self._access.served_model()
         try:
             context = int(read_field(model, "max_model_len"))
             await self.generate("probe", _PROBE_PROMPT, SamplingParameters(1, temperature=2.0), 0, [])
@@ -142,16 +126,11 @@ class SglangServerClient:
                 f"request {request_id!r}: SGLang reports log-probabilities before topK, topP and minTokens "
                 "are applied: set topK 0, topP 1 and minTokens 0, or rollout.engine.openai.server Vllm"
             )
-        answer = await self._generate(generate_request(prompt, sampling, seed, ends))
-        return read_sample(answer, self._vocabulary, sampling.max_tokens)
+        answer = await self._access.generate(GENERATE_PATH, generate_request(prompt, sampling, seed, ends))
+        return read_sample(answer, self._access.vocabulary, sampling.max_tokens)
 
     async def score(self, tokens: list[int]) -> list[float]:
-        return read_scores(await self._generate(score_request(tokens)), tokens)
-
-    async def _generate(self, body: dict[str, Any]) -> Any:
-        return await self._connection.request(
-            GENERATE_PATH, body, generates=True, before_retry=self._before_retry
-        )
+        return read_scores(await self._access.generate(GENERATE_PATH, score_request(tokens)), tokens)
 
     async def load_weights(self, file: Path) -> None:
         """Raises ServerError where the server cannot load them."""
@@ -169,23 +148,17 @@ class SglangServerClient:
             raise ServerError("/update_weights_from_disk", HTTPStatus.OK, str(answer))
 
     async def drop_prefixes(self) -> None:
-        """Raises ServerError where requests go on beyond the drain."""
-        error: ServerError | None = None
+        await self._access.drop_prefixes(_FLUSH_PATH, self._flush)
+
+    async def _flush(self) -> str | None:
+        """It is refused while requests are running."""
         try:
-            async with asyncio.timeout(_FREE_SECONDS):
-                while True:
-                    try:
-                        await self._connection.request("/flush_cache", {})
-                        return
-                    except ServerError as refusal:
-                        if refusal.status != HTTPStatus.BAD_REQUEST:
-                            raise
-                        # Requests are running.
-                        error = refusal
-                    await asyncio.sleep(_FREE_POLL_SECONDS)
-        except TimeoutError:
-            assert error is not None
-            raise error from None
+            await self._connection.request(_FLUSH_PATH, {})
+        except ServerError as refusal:
+            if refusal.status != HTTPStatus.BAD_REQUEST:
+                raise
+            return refusal.reason
+        return None
 
     async def write_mark(self, mark: str) -> None:
         await self._connection.request(

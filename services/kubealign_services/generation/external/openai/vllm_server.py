@@ -5,30 +5,27 @@ weight transfer (`/update_weights`) have no transport by files, and `reload_weig
 checkpoints only, so that an adapted matrix could not be loaded alone.
 """
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from kubealign_services.generation.contract import SamplingParameters
 from kubealign_services.generation.external.contract import ExternalSample
-from kubealign_services.generation.external.openai.connection import ServerConnection, ServerError
+from kubealign_services.generation.external.openai.access import ServerAccess
+from kubealign_services.generation.external.openai.connection import ServerError
 from kubealign_services.generation.external.openai.responses import (
-    MODELS_PATH,
     InvalidAnswer,
     check_end,
     check_logprob,
     check_logprobs,
     check_tokens,
     read_field,
-    select_model,
 )
 from kubealign_services.generation.external.vllm.parameters import WORKER_EXTENSION, sampling_arguments
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 COMPLETIONS_PATH = "/v1/completions"
+_RESET_PATH = "/reset_prefix_cache"
 #: Settings without which a server cannot be used.
 NEEDED_SETTINGS = (
     f"Start it with VLLM_SERVER_DEV_MODE=1, --worker-extension-cls {WORKER_EXTENSION} and --logprobs-mode "
@@ -37,9 +34,6 @@ NEEDED_SETTINGS = (
 #: Settings that a request leaves to the server otherwise, which may take them from the model's
 #: generation_config.json.
 _NEUTRAL = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-#: Seconds for the blocks of cancelled requests to be freed.
-_FREE_SECONDS = 30.0
-_FREE_POLL_SECONDS = 0.05
 _PROBE_PROMPT = [0, 1]
 _PROBE_TOKENS = [0, 1]
 
@@ -130,37 +124,19 @@ def reports_sampled_distribution(answer: Any) -> bool:
 class VllmServerClient:
     """An InferenceServerClient of `vllm serve`."""
 
-    def __init__(
-        self,
-        connection: ServerConnection,
-        name: str | None,
-        vocabulary: int,
-        start_seconds: float,
-        before_retry: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Nothing is requested yet.
-
-        Args:
-            name: Name of the served model; None: the only one.
-            vocabulary: Number of token ids.
-            start_seconds: Time for the server to answer for the first time.
-            before_retry: See `ServerConnection.request`.
-        """
-        self._connection = connection
-        self._name = name
-        self._vocabulary = vocabulary
-        self._start_seconds = start_seconds
-        self._before_retry = before_retry
+    def __init__(self, access: ServerAccess) -> None:
+        """Nothing is requested yet."""
+        self._access = access
+        self._connection = access.connection
         self._model = ""
 
     async def check(self, empty_file: Path) -> int:
-        listing = await self._connection.request(MODELS_PATH, outage_seconds=self._start_seconds)
-        model = select_model(listing, self._name)
+        model = await self._access.served_model()
         self._model = str(model["id"])
         try:
             context = int(read_field(model, "max_model_len"))
             answer = await self._connection.request(COMPLETIONS_PATH, probe_request(self._model))
-            read_sample(answer, self._vocabulary, 1)
+            read_sample(answer, self._access.vocabulary, 1)
             is_usable = reports_sampled_distribution(answer)
         except (InvalidAnswer, ServerError) as error:
             raise PermanentFailure(
@@ -189,15 +165,12 @@ class VllmServerClient:
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
     ) -> ExternalSample:
         body = completion_request(self._model, prompt, sampling, seed, ends)
-        answer = await self._complete(body)
-        return read_sample(answer, self._vocabulary, sampling.max_tokens)
+        answer = await self._access.generate(COMPLETIONS_PATH, body)
+        return read_sample(answer, self._access.vocabulary, sampling.max_tokens)
 
     async def score(self, tokens: list[int]) -> list[float]:
-        return read_scores(await self._complete(score_request(self._model, tokens)), tokens)
-
-    async def _complete(self, body: Mapping[str, Any]) -> Any:
-        return await self._connection.request(
-            COMPLETIONS_PATH, body, generates=True, before_retry=self._before_retry
+        return read_scores(
+            await self._access.generate(COMPLETIONS_PATH, score_request(self._model, tokens)), tokens
         )
 
     async def load_weights(self, file: Path) -> None:
@@ -206,21 +179,12 @@ class VllmServerClient:
         )
 
     async def drop_prefixes(self) -> None:
-        """Raises ServerError where requests go on beyond the drain."""
-        try:
-            async with asyncio.timeout(_FREE_SECONDS):
-                # It fails while blocks of the cache are in use.
-                while True:
-                    answer = await self._connection.request("/reset_prefix_cache", {})
-                    if read_field(answer, "success"):
-                        return
-                    await asyncio.sleep(_FREE_POLL_SECONDS)
-        except TimeoutError as error:
-            raise ServerError(
-                "/reset_prefix_cache",
-                HTTPStatus.OK,
-                f"requests of others used the cache for {_FREE_SECONDS:g} s",
-            ) from error
+        await self._access.drop_prefixes(_RESET_PATH, self._reset_prefixes)
+
+    async def _reset_prefixes(self) -> str | None:
+        """It fails while blocks of the cache are in use."""
+        answer = await self._connection.request(_RESET_PATH, {})
+        return None if read_field(answer, "success") else "blocks are in use"
 
     async def write_mark(self, mark: str) -> None:
         await self._connection.request("/update_weight_version", {"new_version": mark})

@@ -28,8 +28,8 @@ class WeightLoader:
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Raises ValueError for a model that `ExpectedWeights` refuses."""
-        ExpectedWeights(model)
         self._model = model
+        self._expected = ExpectedWeights(model)
         # Canonical names of the weights that are views of memory that the model does not own.
         self._adopted: set[str] = set()
 
@@ -41,8 +41,10 @@ class WeightLoader:
         loaded by then.
         """
         lasts = isinstance(tensors, PersistentTensors) and tensors.lasts
-        # Indexed anew: an offloaded parameter has other memory than before, and with it its views.
-        expected = ExpectedWeights(self._model)
+        if self._expected.views:
+            # An offloaded parameter has other memory than before, and with it its views.
+            self._expected = ExpectedWeights(self._model)
+        expected = self._expected
         for name, tensor in expected.check(tensors):
             weight = expected.weights[name]
             first = expected.canonical_names[id(weight)]

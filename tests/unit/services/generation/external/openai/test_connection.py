@@ -94,7 +94,7 @@ async def test_a_server_that_comes_back_is_used() -> None:
         await asyncio.sleep(0)
         async with serving(app_of(fine), port):
             assert await waiting == "fine"
-        # Of the connection that the server has closed meanwhile, too.
+        # The server has closed the connection meanwhile, too.
         waiting = asyncio.create_task(connection.request("/a", {}))
         await asyncio.sleep(0)
         async with serving(app_of(fine), port):
@@ -133,7 +133,7 @@ async def test_an_answer_that_does_not_come_ends_the_engine() -> None:
 
 
 async def test_waiting_for_a_free_connection_is_no_timeout() -> None:
-    """Of six requests of 0.8 s each, two of which run at once, while each may take 2 s."""
+    """Six requests of 0.8 s each, two of which run at once, while each may take 2 s."""
     running = most = 0
 
     async def slow(request: web.Request) -> web.Response:

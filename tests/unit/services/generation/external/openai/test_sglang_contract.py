@@ -80,7 +80,7 @@ def test_the_spec_has_the_kind_and_the_precision() -> None:
 
 class TestSglang(EngineContract):
     async def test_samples_agree_with_the_weights(self, subject: Subject) -> None:
-        """Of all kinds of sampling whose log-probabilities SGLang reports."""
+        """Samples all kinds of sampling whose log-probabilities SGLang reports."""
         kinds = [request for request in MANY_KINDS if not is_truncated(request.sampling)]
         assert len(kinds) == len(MANY_KINDS) - 2
         for version in (1, 2):

@@ -95,7 +95,7 @@ def test_a_sample_has_tokens_and_their_log_probabilities() -> None:
 
 @given(st.floats(-30, 30), st.floats(-30, 30))
 def test_the_probe_tells_the_log_probabilities_of_the_sampled_distribution(one: float, two: float) -> None:
-    """Of logits one and two, and 0 for the other 98 tokens, at temperature 2."""
+    """The logits are one and two, and 0 for the other 98 tokens, at temperature 2."""
     assert probe_request("m")["temperature"] == 2.0 and len(probe_request("m")["allowed_token_ids"]) == 2
 
     def reports(first: float, second: float) -> bool:
@@ -197,7 +197,7 @@ async def test_blocks_in_use_delay_the_end_of_a_refit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled requests may still have blocks when the weights are loaded."""
-    module = "kubealign_services.generation.external.openai.vllm_server"
+    module = "kubealign_services.generation.external.openai.access"
     answers, label = iter([False, False, True]), {"weight_version": "default"}
 
     async def reset(request: web.Request) -> web.Response:
@@ -217,7 +217,7 @@ async def test_blocks_in_use_delay_the_end_of_a_refit(
             assert label["weight_version"].endswith("-1-incomplete")
             await engine.finish_weight_update()
             assert not any(answers) and label["weight_version"].endswith("-1")
-            monkeypatch.setattr(f"{module}._FREE_SECONDS", 0.2)
+            monkeypatch.setattr(f"{module}.FREE_SECONDS", 0.2)
             await engine.load_weights(tmp_path / "weights.safetensors")
             with pytest.raises(ServerError, match=r"requests of others used the cache for 0\.2 s"):
                 await engine.finish_weight_update()
