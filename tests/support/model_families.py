@@ -120,7 +120,7 @@ FAMILIES: dict[str, ModelFamily] = {
     )
 }
 
-#: What the tests of `tests/integration/families` run for each family, as columns of docs/support.md.
+#: Checks of `tests/integration/families` for each family, as columns of docs/support.md.
 _COLUMNS = (
     "SFT and GRPO steps, all weights",
     "LoRA",

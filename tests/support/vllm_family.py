@@ -52,8 +52,8 @@ async def sampled(generator: ExternalGenerator, prompts: list[list[int]]) -> lis
     for i, prompt in enumerate(prompts):
         request = GenerationRequest(str(i), tuple(prompt), (i,), SAMPLING)
         [sample] = [each async for each in generator.generate(request)]
-        whole = await generator.sequence_logprobs(prompt + sample.tokens)
-        answers.append({"tokens": sample.tokens, "drawn": sample.engine_logprobs, "whole": whole})
+        logprobs = await generator.sequence_logprobs(prompt + sample.tokens)
+        answers.append({"tokens": sample.tokens, "drawn": sample.engine_logprobs, "whole": logprobs})
     return answers
 
 
@@ -64,8 +64,8 @@ async def sampled_as_read(engine: VllmExternalEngine, prompts: list[list[int]]) 
     sampling = SamplingParameters(max_tokens=SAMPLING.max_tokens)
     for i, prompt in enumerate(prompts):
         sample = await engine.generate(f"read {i}", prompt, sampling, i, [])
-        whole = await engine.score(f"score {i}", prompt + sample.tokens)
-        answers.append({"tokens": sample.tokens, "drawn": sample.logprobs, "whole": whole})
+        logprobs = await engine.score(f"score {i}", prompt + sample.tokens)
+        answers.append({"tokens": sample.tokens, "drawn": sample.logprobs, "whole": logprobs})
     return answers
 
 

@@ -17,6 +17,7 @@ from datasets import Dataset
 from tests.bench.peers.forced import ending_at, ending_at_in_batch
 from tests.bench.peers.generation import continuous_settings
 from tests.bench.peers.reward_file import reward
+from tests.bench.peers.trl_settings import common_settings
 from tests.bench.workload import MODEL, PROMPTS, Workload
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
@@ -115,9 +116,8 @@ class StepSeconds(TrainerCallback):
 def settings(workload: Workload, folder: Path, steps: int, way: str) -> dict[str, Any]:
     """Return the job's parameters as TRL's arguments. Features that kubealign lacks are turned off."""
     micro = min(MICROBATCH, workload.sequences) if way == "best" else workload.sequences
-    arguments: dict[str, Any] = {
-        "output_dir": str(folder / "trl"),
-        "seed": workload.seed,
+    arguments = common_settings(folder / "trl", workload.seed, workload.learning_rate)
+    arguments |= {
         "max_steps": steps,
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": workload.sequences // micro,
@@ -127,20 +127,8 @@ def settings(workload: Workload, folder: Path, steps: int, way: str) -> dict[str
         "temperature": 1.0,
         "top_k": 0,
         "beta": 0.0,
-        "learning_rate": workload.learning_rate,
-        "lr_scheduler_type": "constant",
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.95,
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "bf16": False,
-        "use_cpu": True,
-        "gradient_checkpointing": False,
         "shuffle_dataset": False,
-        "save_strategy": "no",
-        "report_to": "none",
         "logging_steps": 1,
-        "disable_tqdm": True,
     }
     if way == "best":
         longest = [max(workload.lengths(step), default=1) for step in range(steps)]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from tests.bench.peers.forced import EndAt
+from tests.bench.peers.trl_settings import common_settings
 from tests.bench.workload import MODEL, PROMPTS, REWARD_MODEL, Workload
 from transformers import (
     LlamaForCausalLM,
@@ -89,8 +90,7 @@ def main(folder: Path, steps: int, result: Path) -> None:
     rows = [json.loads(line) for line in (folder / PROMPTS).read_text().splitlines()]
     trainer = PPOTrainer(
         args=PPOConfig(
-            output_dir=str(folder / "trl-ppo"),
-            seed=workload.seed,
+            **common_settings(folder / "trl-ppo", workload.seed, workload.learning_rate),
             total_episodes=steps * workload.sequences,
             per_device_train_batch_size=workload.sequences // _MICROBATCHES,
             gradient_accumulation_steps=_MICROBATCHES,
@@ -102,18 +102,6 @@ def main(folder: Path, steps: int, result: Path) -> None:
             stop_token="eos",
             temperature=1.0,
             kl_coef=0.05,
-            learning_rate=workload.learning_rate,
-            lr_scheduler_type="constant",
-            adam_beta1=0.9,
-            adam_beta2=0.95,
-            weight_decay=0.0,
-            max_grad_norm=1.0,
-            bf16=False,
-            use_cpu=True,
-            gradient_checkpointing=False,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
         ),
         processing_class=tokenizer,
         model=policy,

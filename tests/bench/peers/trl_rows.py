@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from tests.bench.peers.trl_settings import common_settings
 from tests.bench.rows import ROWS, tokens_of
 from tests.bench.workload import MODEL, Workload
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
@@ -72,28 +73,15 @@ def settings(workload: Workload, folder: Path, steps: int, rows_per_step: int, w
     mean = sum(map(tokens_of, _rows(folder))) / len(_rows(folder))
     # A packed step has about as many tokens as its unpacked rows.
     packed_rows = max(1, round(mean * rows_per_step / _PACKED_TOKENS))
-    arguments: dict[str, Any] = {
-        "output_dir": str(folder / "trl"),
-        "seed": workload.seed,
+    arguments = common_settings(folder / "trl", workload.seed, workload.learning_rate)
+    arguments |= {
         "max_steps": steps,
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": packed_rows if way == "packed" else rows_per_step // micro,
         "max_length": max(longest, min(_PACKED_TOKENS, round(mean * rows_per_step)))
         if way == "packed"
         else longest,
-        "learning_rate": workload.learning_rate,
-        "lr_scheduler_type": "constant",
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.95,
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "bf16": False,
-        "use_cpu": True,
-        "gradient_checkpointing": False,
-        "save_strategy": "no",
-        "report_to": "none",
         "logging_steps": 1,
-        "disable_tqdm": True,
     }
     if way == "packed":
         arguments["packing"] = True

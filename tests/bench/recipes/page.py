@@ -31,14 +31,13 @@ def read_measured(folder: Path) -> list[Measured]:
 
 def write_pages(folder: Path = PAGES) -> list[Path]:
     """Write the pages and the curves of all recipes that have records, and return their paths."""
-    written = []
-    for path, text in render_pages(read_measured(folder)).items():
-        (folder / path).write_text(text)
-        written.append(folder / path)
-    for measured in read_measured(folder):
-        _draw(measured)
-        written.append(folder / f"{measured[0].name}.svg")
-    return written
+    measured = read_measured(folder)
+    pages = render_pages(measured)
+    for name, text in pages.items():
+        (folder / name).write_text(text)
+    for each in measured:
+        _draw(each)
+    return [folder / name for name in (*pages, *(f"{recipe.name}.svg" for recipe, _, _ in measured))]
 
 
 def render_pages(measured: Sequence[Measured]) -> dict[str, str]:

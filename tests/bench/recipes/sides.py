@@ -1,6 +1,5 @@
 """Runs one side of a recipe and records it."""
 
-import json
 import shutil
 import sys
 import time
@@ -8,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.bench.kubealign_side import metrics
 from tests.bench.machine import environment, facts, job_environment
 from tests.bench.process import ROOT, run
 from tests.bench.recipes.inputs import Inputs
@@ -78,7 +78,7 @@ def _run_ours(
         options += ["--param", f"{name}={value}"]
     command = [str(kubealign), "run", str(recipe.file), *options]
     usage = run(command, runs / "output.txt", job_environment(), _TIMEOUT_SECONDS, "kubealign")
-    return _relative(["kubealign", *command[1:]]), usage, _read_lines(runs / recipe.job / "metrics.jsonl")
+    return _relative(["kubealign", *command[1:]]), usage, metrics(runs / recipe.job)
 
 
 def _run_peer(
@@ -95,12 +95,8 @@ def _run_peer(
     options += [f"--job={recipe.file}", f"--steps={recipe.steps}", f"--seed={seed}", f"--out={result}"]
     command = [str(recipe.peer_python), "-m", module, recipe.name, *options]
     usage = run(command, runs / "output.txt", environment(), _TIMEOUT_SECONDS, PEER)
-    return _relative(["python", *command[1:]]), usage, _read_lines(result)
+    return _relative(["python", *command[1:]]), usage, metrics(runs)
 
 
 def _relative(command: Sequence[str]) -> str:
     return " ".join(command).replace(f"{ROOT}/", "")
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]

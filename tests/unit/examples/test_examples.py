@@ -139,6 +139,15 @@ def test_jobs_are_valid(file: str, count: int, tmp_path: Path) -> None:
     assert len(load_jobs(path, parameters)) == count
 
 
+@pytest.mark.parametrize(
+    ("response", "is_right"),
+    [("12 + 30 = 42.", True), ("42 or 43", False), ("forty-two", False), ("0042", False)],
+)
+def test_last_number_of_a_sum_is_the_answer(response: str, is_right: bool) -> None:
+    rewards = module("smollm2/rewards.py")
+    assert rewards.right(["?"], [response], answer=["42"]) == [float(is_right)]
+
+
 def test_pairs_of_conversations_are_held_out_by_question(tmp_path: Path) -> None:
     pairs = [
         {"prompt": f"How much is {i}?", "chosen": f"It is {i}.", "rejected": "I know."} for i in range(60)

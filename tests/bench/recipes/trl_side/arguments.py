@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import yaml
+from tests.bench.peers.trl_settings import common_settings
 
 
 @dataclass(frozen=True)
@@ -82,22 +83,9 @@ def training_settings(options: RunOptions, sequences: int, microbatch: int) -> d
     optimizer = options.spec["trainer"]["optimizer"]
     if optimizer["schedule"] != {"constant": {}}:
         raise ValueError(f"{options.job}: trainer.optimizer.schedule must be constant, without warm-up")
-    return {
-        "output_dir": str(options.out.parent / "trl"),
-        "seed": options.seed,
+    settings = common_settings(options.out.parent / "trl", options.seed, optimizer["adamW"]["learningRate"])
+    return settings | {
         "per_device_train_batch_size": microbatch,
         "gradient_accumulation_steps": sequences // microbatch,
-        "learning_rate": optimizer["adamW"]["learningRate"],
-        "lr_scheduler_type": "constant",
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.95,
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "bf16": False,
-        "use_cpu": True,
-        "gradient_checkpointing": False,
-        "save_strategy": "no",
-        "report_to": "none",
         "logging_steps": 1,
-        "disable_tqdm": True,
     }

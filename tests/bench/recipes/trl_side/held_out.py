@@ -1,15 +1,14 @@
 """Measures of held-out rows, by transformers alone. Imports nothing of kubealign."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy, logsigmoid
 
 _BATCH = 16
-_NUMBER = re.compile(r"\d+")
 _SEED = 0
 
 Messages = Sequence[dict[str, str]]
@@ -132,17 +131,22 @@ def sample_responses(
     return result
 
 
-def right_share(model: Any, tokenizer: Any, rows: Sequence[dict[str, Any]], max_tokens: int) -> float:
-    """Return the share of rows whose sampled answer ends with the row's number."""
-    sampled = sample_responses(model, tokenizer, [row["messages"] for row in rows], max_tokens)
+def mean_reward(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[dict[str, Any]],
+    max_tokens: int,
+    reward: Callable[..., list[float]],
+) -> float:
+    """Return the mean reward of one sampled response per row.
+
+    Args:
+        reward: Maps prompts, responses and the rows' column `answer` to rewards.
+    """
+    prompts = [row["messages"] for row in rows]
+    sampled = sample_responses(model, tokenizer, prompts, max_tokens)
     texts = [tokenizer.decode(response, skip_special_tokens=True) for _, response in sampled]
-    right = [is_right(text, row["answer"]) for text, row in zip(texts, rows, strict=True)]
-    return sum(right) / len(right)
-
-
-def is_right(response: str, answer: str) -> bool:
-    """Return True where the last number of a response is the answer."""
-    return _NUMBER.findall(response)[-1:] == [answer]
+    return fmean(reward(prompts, texts, answer=[row["answer"] for row in rows]))
 
 
 def _pad(sequences: Sequence[list[int]], *, left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,7 +25,7 @@ _MAX_LENGTH = 512
 
 def train_sft(options: RunOptions) -> None:
     rows = read_rows(options.data / "demonstrations.jsonl")
-    held = read_rows(options.data / "held_demonstrations.jsonl")
+    held_out_rows = read_rows(options.data / "held_demonstrations.jsonl")
     model, tokenizer = _causal_model(options), _tokenizer(options)
     trainer = SFTTrainer(
         model=model,
@@ -41,7 +41,7 @@ def train_sft(options: RunOptions) -> None:
     )
 
     def measure() -> Mapping[str, float]:
-        return {"val/loss": held_out.demonstration_loss(model, tokenizer, held)}
+        return {"val/loss": held_out.demonstration_loss(model, tokenizer, held_out_rows)}
 
     trainer.add_callback(StepRecorder(measure, {"loss": "sft/loss"}, options.steps, options.out))
     trainer.train()
@@ -54,7 +54,7 @@ def train_reward_model(options: RunOptions) -> None:
         options.model, num_labels=1, dtype=torch.float32
     )
     model.config.pad_token_id = tokenizer.pad_token_id
-    held = read_rows(options.data / "held_preferences.jsonl")
+    held_out_rows = read_rows(options.data / "held_preferences.jsonl")
     trainer = RewardTrainer(
         model=model,
         args=RewardConfig(
@@ -68,7 +68,8 @@ def train_reward_model(options: RunOptions) -> None:
 
     def measure() -> Mapping[str, float]:
         chosen, rejected = (
-            held_out.scores(model, tokenizer, [row[name] for row in held]) for name in ("chosen", "rejected")
+            held_out.scores(model, tokenizer, [row[name] for row in held_out_rows])
+            for name in ("chosen", "rejected")
         )
         return held_out.pair_metrics(chosen - rejected)
 
@@ -78,9 +79,9 @@ def train_reward_model(options: RunOptions) -> None:
 
 def train_dpo(options: RunOptions) -> None:
     model, tokenizer = _causal_model(options), _tokenizer(options)
-    held = read_rows(options.data / "held_preferences.jsonl")
+    held_out_rows = read_rows(options.data / "held_preferences.jsonl")
     beta = options.algorithm["beta"]
-    reference = held_out.log_ratios(model, tokenizer, held)
+    reference = held_out.log_ratios(model, tokenizer, held_out_rows)
     trainer = DPOTrainer(
         model=model,
         args=DPOConfig(
@@ -94,7 +95,9 @@ def train_dpo(options: RunOptions) -> None:
     )
 
     def measure() -> Mapping[str, float]:
-        return held_out.pair_metrics(beta * (held_out.log_ratios(model, tokenizer, held) - reference))
+        return held_out.pair_metrics(
+            beta * (held_out.log_ratios(model, tokenizer, held_out_rows) - reference)
+        )
 
     trainer.add_callback(StepRecorder(measure, {"loss": "preference/loss"}, options.steps, options.out))
     trainer.train()

@@ -4,7 +4,8 @@
 The settings are those of the recipe's job file, where TRL has them.
 """
 
-from collections.abc import Mapping
+import runpy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,23 +24,28 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 _MICROBATCH = 16
 
 
-def right(completions: Any, answer: Any, **_: Any) -> list[float]:
-    """Return 1 for a completion whose last number is the sum, else 0."""
-    return [
-        float(held_out.is_right(completion[0]["content"], total))
-        for completion, total in zip(completions, answer, strict=True)
-    ]
+def load_reward(options: RunOptions) -> Callable[..., list[float]]:
+    """Return the function of the job's file that scores responses, in training or in the validation."""
+    scored = options.spec.get("rewards") or options.spec["validation"]["sampling"]["scores"]
+    file = scored[0]["function"]["file"]
+    reward: Callable[..., list[float]] = runpy.run_path(str(options.job.parent / file["path"]))[file["name"]]
+    return reward
 
 
 def train(options: RunOptions) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     tokenizer: Any = AutoTokenizer.from_pretrained(options.model)
     rows = read_rows(options.data / "prompts.jsonl")
-    held = read_rows(options.data / "held.jsonl")
+    held_out_rows = read_rows(options.data / "held.jsonl")
     samples, max_tokens = options.algorithm["samplesPerPrompt"], options.max_tokens
     settings = training_settings(options, options.algorithm["promptsPerStep"] * samples, _MICROBATCH)
     settings |= {"max_steps": options.steps, "max_completion_length": max_tokens, "temperature": 1.0}
     data = [{"prompt": row["messages"], "answer": row["answer"]} for row in rows]
+    reward = load_reward(options)
+
+    def score_completions(prompts: Any, completions: Any, **columns: Any) -> list[float]:
+        return reward(prompts, [completion[0]["content"] for completion in completions], **columns)
+
     common = {"model": model, "processing_class": tokenizer}
     trainer: Any
     if options.recipe == "distillation":
@@ -60,12 +66,15 @@ def train(options: RunOptions) -> None:
         if options.recipe == "grpo":
             settings["loss_type"] = "grpo"
         trainer = kind(
-            reward_funcs=right, args=config(**settings), train_dataset=Dataset.from_list(data), **common
+            reward_funcs=score_completions,
+            args=config(**settings),
+            train_dataset=Dataset.from_list(data),
+            **common,
         )
     metric = "val/right" if options.recipe == "distillation" else "val/reward/right"
 
     def measure() -> Mapping[str, float]:
-        return {metric: held_out.right_share(model, tokenizer, held, max_tokens)}
+        return {metric: held_out.mean_reward(model, tokenizer, held_out_rows, max_tokens, reward)}
 
     names = {"reward": "reward/mean", "kl": "kl/reference"}
     trainer.add_callback(StepRecorder(measure, names, options.steps, options.out))

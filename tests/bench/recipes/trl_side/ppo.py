@@ -22,7 +22,7 @@ def train(options: RunOptions) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(options.model)
     policy, reference = _causal_model(options), _causal_model(options)
     rows = read_rows(options.data / "prompts.jsonl")
-    held = read_rows(options.data / "held_prompts.jsonl")
+    held_out_rows = read_rows(options.data / "held_prompts.jsonl")
     reward_model = _reward_model(options)
     algorithm, max_tokens = options.algorithm, options.max_tokens
     sequences = algorithm["promptsPerStep"]
@@ -57,7 +57,7 @@ def train(options: RunOptions) -> None:
     )
 
     def measure() -> Mapping[str, float]:
-        prompts = [row["messages"] for row in held]
+        prompts = [row["messages"] for row in held_out_rows]
         sampled = held_out.sample_responses(policy, tokenizer, prompts, max_tokens)
         values = held_out.sequence_scores(reward_model, [prompt + response for prompt, response in sampled])
         return {"val/reward/preference": float(values.mean())}

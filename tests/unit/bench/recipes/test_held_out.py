@@ -128,9 +128,15 @@ def test_samples_of_a_batch_are_those_of_single_prompts(model: Any, tokenizer: A
     assert len({tuple(response) for _, response in alone}) > 1
 
 
-@pytest.mark.parametrize(
-    ("response", "is_right"),
-    [("12 + 30 = 42.", True), ("42 or 43", False), ("forty-two", False), ("0042", False)],
-)
-def test_last_number_is_the_answer(response: str, is_right: bool) -> None:
-    assert held_out.is_right(response, "42") is is_right
+def test_mean_reward_is_that_of_the_sampled_texts(model: Any, tokenizer: Any) -> None:
+    rows = [{"messages": each[:-1], "answer": str(i)} for i, each in enumerate(CONVERSATIONS)]
+    scored: list[tuple[str, str]] = []
+
+    def reward(prompts: Any, responses: list[str], answer: list[str]) -> list[float]:
+        scored.extend(zip(responses, answer, strict=True))
+        return [float(i) for i in range(len(responses))]
+
+    assert held_out.mean_reward(model, tokenizer, rows, 6, reward) == 1.0
+    sampled = held_out.sample_responses(model, tokenizer, [row["messages"] for row in rows], 6)
+    texts = [tokenizer.decode(response, skip_special_tokens=True) for _, response in sampled]
+    assert scored == list(zip(texts, ["0", "1", "2"], strict=True))
