@@ -104,7 +104,7 @@ FAMILIES: dict[str, ModelFamily] = {
             "Phi 3",
             "phi3",
             {"sliding_window": WINDOW},
-            "fused projections, a window in all layers; the torch engine refuses the rope_type longrope",
+            "fused projections, a window in all layers; with longrope no sequence beyond the original length",
         ),
         ModelFamily("OLMo", "olmo", {}, "norms without weights"),
         ModelFamily("OLMo 2", "olmo2", {}, "norms after the layers, and of queries and keys"),

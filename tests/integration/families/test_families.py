@@ -14,7 +14,12 @@ from kubealign.spec.sections.training import AdamW, Lora, Optimizer, Trainer
 from kubealign_services.algorithms.offline.sft import CrossEntropyObjective
 from kubealign_services.algorithms.online.grpo import GRPOAlgorithm
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
+from kubealign_services.generation.contract import (
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+    SamplingParameters,
+)
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
@@ -26,6 +31,9 @@ LENGTHS = (40, 3, 64, 33)
 #: The first is longer than a window, and both responses leave it.
 PROMPTS = {"0": list(range(30, 41)), "1": [77, 5, 9]}
 RESPONSE = 24
+#: Factors that differ so much that the wrong ones show.
+LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [4.0] * 16}
+DYNAMIC_ROPE = {"rope_type": "dynamic", "factor": 4.0}
 
 
 def backend_of(folder: Path, lora: Lora | None) -> TorchTrainingBackend:
@@ -173,6 +181,43 @@ def test_lora(family: ModelFamily, tmp_path: Path) -> None:
     # The adapter of the last step has not been exported.
     with pytest.raises(AssertionError, match="not close"):
         check_trainer(backend, result, batch)
+
+
+@pytest.mark.parametrize(
+    ("family", "most"),
+    [
+        (
+            ModelFamily(
+                "Phi 3 of 128k",
+                "phi3",
+                {"original_max_position_embeddings": 64, "rope_parameters": LONG_ROPE},
+            ),
+            64,
+        ),
+        (
+            ModelFamily("Llama", "llama", {"max_position_embeddings": 64, "rope_parameters": DYNAMIC_ROPE}),
+            64,
+        ),
+    ],
+    ids=["longrope", "dynamic"],
+)
+def test_rotary_embeddings_that_depend_on_the_longest_sequence(
+    family: ModelFamily, most: int, tmp_path: Path
+) -> None:
+    """Sequences of at most the original length have the same frequencies whatever the others' lengths."""
+    folder, batch = family.save(tmp_path / "model"), demonstrations()
+    assert int(batch.lengths.max()) == most
+    backend = backend_of(folder, None)
+    check_trainer(backend, folder, batch)
+    engine = TorchRolloutEngine.create(folder, TorchEngineSpec(max_sequences=8, prefill_tokens=64))
+    refit(engine, backend, 1)
+    check_engine(engine, folder)
+    longer = pack([[1] * (most + 1)], ["0"])
+    with pytest.raises(ValueError, match="a sequence of 65 tokens; the model has 64 positions"):
+        backend.forward(longer, LOGPROBS)
+    request = GenerationRequest("0", (1,) * most, (1,), SamplingParameters(max_tokens=1))
+    with pytest.raises(RequestRefused, match="64"):
+        engine.add(request)
 
 
 @pytest.mark.full

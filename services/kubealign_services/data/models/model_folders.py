@@ -58,12 +58,6 @@ def load_model_config(folder: Path, spec_path: str) -> PretrainedConfig:
     return config
 
 
-def context_length(config: PretrainedConfig) -> int | None:
-    """Return the maximum sequence length in tokens; None if the config has no bound."""
-    bound = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return int(bound) if isinstance(bound, int) and bound > 0 else None
-
-
 def is_reward_model(config: PretrainedConfig) -> bool:
     """Return whether the model is a sequence-classification checkpoint."""
     return any(name.endswith(_CLASSIFICATION) for name in config.architectures or [])

@@ -13,9 +13,9 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.models import Model, ModelFromConfig
 from kubealign.spec.sections.training import HeadInit
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.models.context_length import context_length
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.models.model_folders import (
-    context_length,
     find_model_folder,
     is_reward_model,
     load_model_config,

@@ -12,7 +12,8 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.models.model_folders import context_length, load_model_config
+from kubealign_services.data.models.context_length import context_length
+from kubealign_services.data.models.model_folders import load_model_config
 from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.rows.field_mapping import chat_template_kwargs
 from kubealign_services.data.tokenization.reward_text import (

@@ -17,6 +17,7 @@ from kubealign.spec.sections.engines import (
     VllmEngineSpec,
 )
 from kubealign.spec.sections.training import Lora
+from kubealign_services.data.models.context_length import context_length
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad
 from kubealign_services.generation.expected_weights import ExpectedWeights
@@ -106,12 +107,22 @@ def read_model_info(folder: Path) -> ModelInfo:
         )
 
     return ModelInfo(
-        int(text.max_position_embeddings),
+        _context(text, folder),
         int(text.vocab_size),
         end_tokens(folder, config, tokenizer),
         decode,
         ExpectedWeights(_model_without_memory(config)),
     )
+
+
+def _context(text: Any, folder: Path) -> int:
+    context = context_length(text)
+    if context is None:
+        raise PermanentFailure(
+            f"rollout engine, {folder}: config.json states no max_position_embeddings, so prompts cannot be "
+            "checked against it"
+        )
+    return context
 
 
 def _model_without_memory(config: Any) -> Any:

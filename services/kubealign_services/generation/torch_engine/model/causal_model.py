@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers import initialization as transformers_initialization
 
+from kubealign_services.data.models.context_length import context_length
 from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
 from kubealign_services.generation.torch_engine.attention.attention_plan import (
     ATTENTION_NAME,
@@ -27,9 +28,6 @@ from kubealign_services.generation.torch_engine.attention.attention_plan import 
 from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import has_compiled_kernels
 from kubealign_services.generation.torch_engine.cpu.forward_pass import VerifiedFastForward
 
-# Rotary embeddings whose frequencies depend on the longest sequence of the batch: a sample would depend on
-# the other sequences.
-LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
 
@@ -50,6 +48,7 @@ class CausalModel:
         """
         text = config.get_text_config()
         _check_config(text)
+        self.context = _context(text)
         self.module = self._build_module(config, dtype, device)
         # Building the model without initial values skips the weight ties too.
         self.module.tie_weights()
@@ -59,7 +58,6 @@ class CausalModel:
             weight.zero_()
         self.device = device
         self.dtype = dtype
-        self.context = int(text.max_position_embeddings)
         self.vocabulary = int(text.vocab_size)
         self._fast_forward: VerifiedFastForward | None = None
         self.layers = self._probe(text)
@@ -175,10 +173,6 @@ def _check_config(text: Any) -> None:
     kind = f"model type {text.model_type!r}"
     if getattr(text, "is_encoder_decoder", False):
         raise UnsupportedEngineModel(f"{kind} is an encoder-decoder; the engine runs causal language models")
-    if not isinstance(getattr(text, "max_position_embeddings", None), int):
-        raise UnsupportedEngineModel(
-            f"{kind} states no max_position_embeddings, so prompts cannot be checked against it"
-        )
     if getattr(text, "attention_chunk_size", None):
         raise UnsupportedEngineModel(
             f"{kind} attends in chunks (attention_chunk_size {text.attention_chunk_size})"
@@ -188,14 +182,16 @@ def _check_config(text: Any) -> None:
         raise UnsupportedEngineModel(
             f"{kind} has layers of the types {unsupported}; the engine has {sorted(ATTENTION_LAYERS)}"
         )
-    rope = getattr(text, "rope_parameters", None) or {}
-    # One set of parameters, or one for each type of layer.
-    for parameters in (rope, *(each for each in rope.values() if isinstance(each, dict))):
-        if parameters.get("rope_type") in LENGTH_DEPENDENT_ROPE:
-            raise UnsupportedEngineModel(
-                f"{kind} has rope_type {parameters['rope_type']!r}, whose frequencies depend on the longest "
-                "sequence of a batch"
-            )
+
+
+def _context(text: Any) -> int:
+    context = context_length(text)
+    if context is None:
+        raise UnsupportedEngineModel(
+            f"model type {text.model_type!r} states no max_position_embeddings, so prompts cannot be checked "
+            "against it"
+        )
+    return context
 
 
 def _check_windows(text: Any, layers: dict[int, LayerAttention], name: str) -> None:

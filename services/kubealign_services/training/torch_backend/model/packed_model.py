@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.temperatures import sequence_temperatures
+from kubealign_services.data.models.context_length import context_length
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.logprobs.candidate_logprobs import (
     candidate_logprobs,
@@ -166,11 +167,11 @@ class PackedModel(nn.Module):
                 f"the batch holds token {lowest if lowest < 0 else highest}; "
                 f"the model's vocabulary has {config.vocab_size}"
             )
-        max_positions = getattr(config, "max_position_embeddings", None)
+        most = context_length(config)
         longest = int(batch.lengths.max())
-        if max_positions is not None and longest > max_positions:
+        if most is not None and longest > most:
             raise ValueError(
-                f"the batch holds a sequence of {longest} tokens; the model has {max_positions} positions"
+                f"the batch holds a sequence of {longest} tokens; the model has {most} positions"
             )
         available = ({"values"} if self.score is not None else set()) | (
             {"logprobs", "entropy", "collision", "candidate_logprobs"} if self.lm_head is not None else set()

@@ -141,16 +141,6 @@ def test_min_tokens_equals_transformers_min_new_tokens(zoo: Any, run_all: Callab
         (BloomConfig(hidden_size=32, n_layer=1, n_head=4, vocab_size=64), "max_position_embeddings"),
         (FalconConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=64), "ttention"),
         (T5Config(d_model=32, num_layers=1, vocab_size=64), "encoder-decoder"),
-        (
-            LlamaConfig(
-                hidden_size=32,
-                num_hidden_layers=1,
-                num_attention_heads=4,
-                vocab_size=64,
-                rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
-            ),
-            "dynamic",
-        ),
     ],
     ids=lambda value: value if isinstance(value, str) else value.model_type,
 )
