@@ -80,7 +80,13 @@ from kubealign.spec.sections.data import (
 from kubealign.spec.sections.lifecycle import PARENT_EXAMPLE, PARENT_MEMBERS, CheckpointSource
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
-from kubealign.spec.sections.rewards import MAX_SHARDED_NAME, NO_CODE_OF_ITS_OWN, REWARD_SOURCES, Reward
+from kubealign.spec.sections.rewards import (
+    MAX_SHARDED_NAME,
+    NO_CODE_OF_ITS_OWN,
+    NO_ERRORS_OF_ITS_OWN,
+    REWARD_SOURCES,
+    Reward,
+)
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import (
     NO_TRACKIO_TOKEN,
@@ -96,6 +102,7 @@ from kubealign.spec.sections.validation import (
     Validation,
     ValidationScore,
 )
+from kubealign.spec.sections.verifiers import LinearLength
 from kubealign_operator.crd.cel import CelRule, cel_string
 from kubealign_operator.crd.inference_server_rules import inference_server_rules
 
@@ -507,6 +514,13 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".model",
         ),
     ],
+    LinearLength: [
+        CelRule(
+            "self.zeroTokens > self.fullTokens",
+            "must be above fullTokens",
+            field_path=".zeroTokens",
+        ),
+    ],
     Reward: [
         *exactly_one_of(REWARD_SOURCES),
         CelRule(
@@ -520,8 +534,8 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".attributes",
         ),
         CelRule(
-            "self.onError == 'Retry' || has(self.function) || has(self.plugin)",
-            "only a function or a plugin has errors of its own: remove it",
+            "self.onError == 'Retry' || !(has(self.model) || has(self.ensemble))",
+            NO_ERRORS_OF_ITS_OWN,
             field_path=".onError",
         ),
         CelRule(

@@ -32,6 +32,7 @@ from kubealign.spec.base import (
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.models import Model
+from kubealign.spec.sections.verifiers import Verifier
 
 
 class RewardPlacement(StrEnum):
@@ -103,11 +104,14 @@ class RewardFunction(SpecUnion):
 #: Maximum characters of the name of a reward with several ranks: reward-NAME-1023-r1023 fits in a DNS label.
 MAX_SHARDED_NAME = 45
 
-#: Message for the egress of a reward that is a model.
+#: Message for `onError` of a reward that is a model.
+NO_ERRORS_OF_ITS_OWN = "a model has no errors of its own: remove it"
+
+#: Message for the egress of a reward that is a model or a verifier.
 NO_CODE_OF_ITS_OWN = "only a function or a plugin connects to other servers: remove it"
 
 #: Fields of `Reward`, exactly one of which is set.
-REWARD_SOURCES = ("model", "ensemble", "function", "plugin")
+REWARD_SOURCES = ("model", "ensemble", "function", "plugin", "verifier")
 
 
 class FirstStepsMoments(SpecModel):
@@ -174,7 +178,7 @@ RewardSources: TypeAlias = Annotated[list[EntryName], Field(min_length=1, max_le
 
 
 class Reward(SpecModel):
-    """One reward source: exactly one of model, ensemble, function and plugin.
+    """One reward source: exactly one of model, ensemble, function, plugin and verifier.
 
     The reward of a response is the weighted sum over the rewards that apply to it.
     """
@@ -197,6 +201,9 @@ class Reward(SpecModel):
     )
     function: RewardFunction | None = Field(None, description="A Python function.")
     plugin: RewardPlugin | None = Field(None, description="A reward of another package.")
+    verifier: Verifier | None = Field(
+        None, description="A rule that checks the response, most often against a column of the row."
+    )
     attributes: dict[str, float] = Field(
         default_factory=dict,
         max_length=64,
@@ -221,7 +228,7 @@ class Reward(SpecModel):
     )
     on_error: RewardErrorPolicy = Field(
         RewardErrorPolicy.RETRY,
-        description="Only with function or plugin: effect of a sample for which the function raises or takes "
+        description="Not for models: effect of a sample for which the function raises or takes "
         "longer than timeoutSeconds, twice. With Retry the job fails after several such timeouts in a row.",
     )
     standardize: RewardStandardization | None = Field(
@@ -261,9 +268,8 @@ class Reward(SpecModel):
                 "Reward", (("attributes",), self.attributes, "is for models with several scores: remove it")
             )
         if self.models and self.on_error is not RewardErrorPolicy.RETRY:
-            remedy = "only a function or a plugin has errors of its own: remove it"
-            raise field_errors("Reward", (("onError",), self.on_error, remedy))
-        if self.models and self.egress:
+            raise field_errors("Reward", (("onError",), self.on_error, NO_ERRORS_OF_ITS_OWN))
+        if (self.models or self.verifier is not None) and self.egress:
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise field_errors(

@@ -5,10 +5,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
 from kubealign.spec.sections.rewards import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.runtime.rpc.errors import InvalidRequest
 from kubealign_services.scoring.functions.batching import BatchedFunction
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError, RewardHung
+from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
 from kubealign_services.scoring.row_context import read_row_context
 from kubealign_services.scoring.worker import MAX_PULL_COUNT, empty_score
 
@@ -23,6 +29,7 @@ class FunctionScorer:
     Args:
         policy: Effect of an error on the score.
         on_failure: Called with ERROR or TIMEOUT for each sample on which the function fails.
+        adds_response_length: The function takes the column RESPONSE_LENGTH besides those of the row.
     """
 
     def __init__(
@@ -32,12 +39,14 @@ class FunctionScorer:
         function: FunctionReward,
         policy: RewardErrorPolicy = RewardErrorPolicy.RETRY,
         on_failure: Callable[[str], None] = lambda kind: None,
+        adds_response_length: bool = False,
     ) -> None:
         self._name = name
         self._worker = worker
         self._function = function
         self._policy = policy
         self._on_failure = on_failure
+        self._adds_response_length = adds_response_length
         self._batched = BatchedFunction(self._rewards, MAX_PULL_COUNT, policy is RewardErrorPolicy.RETRY)
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
@@ -70,11 +79,22 @@ class FunctionScorer:
 
     async def _rewards(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[float | None]:
         contexts = [read_row_context(rollout) for rollout in rollouts]
+        columns = transpose([context["columns"] for context in contexts])
+        if self._adds_response_length:
+            columns[RESPONSE_LENGTH] = [_response_length(rollout) for rollout in rollouts]
         return await self._function.score(
             prompts=[context["prompt"] for context in contexts],
             responses=[rollout.response for rollout in rollouts],
-            columns=transpose([context["columns"] for context in contexts]),
+            columns=columns,
         )
+
+
+def _response_length(rollout: rollout_pb2.Rollout) -> int:
+    """Return the number of tokens that the policy generated. Raises InvalidRequest."""
+    try:
+        return int(np.count_nonzero(load(rollout.sequence.columns)["tokens"]))
+    except (SafetensorError, KeyError) as error:
+        raise InvalidRequest(f"sequence of sample {rollout.sample} has no loss mask: {error}") from error
 
 
 def transpose(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

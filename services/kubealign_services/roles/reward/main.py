@@ -35,10 +35,18 @@ async def serve(context: ProcessContext) -> None:
 
 async def _serve_reward(context: ProcessContext, reward: Reward, purposes: frozenset[str]) -> None:
     """Score with a reward: a function or models."""
-    target = reward.function or reward.plugin
+    target = reward.function or reward.plugin or reward.verifier
     if target is not None:
         function = FunctionReward(target, reward.timeout_seconds, reward.name)
-        await _serve_function(context, reward.name, function, purposes, reward.sources, reward.on_error)
+        await _serve_function(
+            context,
+            reward.name,
+            function,
+            purposes,
+            reward.sources,
+            reward.on_error,
+            adds_response_length=reward.verifier is not None,
+        )
     else:
         serve_models = await context.compute(_import_model_scorer)
         await serve_models(context, reward, purposes)
@@ -51,6 +59,7 @@ async def _serve_function(
     purposes: frozenset[str],
     sources: Sequence[str] | None = None,
     policy: RewardErrorPolicy = RewardErrorPolicy.RETRY,
+    adds_response_length: bool = False,
 ) -> None:
     async with AsyncExitStack() as stack:
         try:
@@ -60,7 +69,14 @@ async def _serve_function(
         worker = context.settings.name
         failures = context.metrics.reward_failures
         scorer = restrict_to_sources(
-            FunctionScorer(name, worker, function, policy, lambda kind: failures.labels(name, kind).inc()),
+            FunctionScorer(
+                name,
+                worker,
+                function,
+                policy,
+                lambda kind: failures.labels(name, kind).inc(),
+                adds_response_length,
+            ),
             name,
             worker,
             sources,

@@ -80,6 +80,8 @@ def load_function(named: dict[str, Any]) -> Callable[..., Any]:
     """
     if "plugin" in named:
         return _load_plugin(named["plugin"], named["parameters"])
+    if "verifier" in named:
+        return _load_verifier(named["verifier"])
     if "module" in named:
         module_name, _, name = named["module"].partition(":")
     else:
@@ -106,6 +108,21 @@ def _load_plugin(name: str, parameters: dict[str, Any]) -> Callable[..., Any]:
         return load_plugin_reward(name, parameters)
     except PluginError as error:
         raise FunctionError(FunctionFailure.MISSING, f"cannot be had: {error}") from error
+
+
+def _load_verifier(document: dict[str, Any]) -> Callable[..., Any]:
+    from kubealign.spec.sections.verifiers import Verifier
+    from kubealign_services.scoring.verifiers.contract import VerifierFunction
+    from kubealign_services.scoring.verifiers.factory import make_verifier
+
+    try:
+        return VerifierFunction(make_verifier(Verifier.model_validate(document)))
+    except ValueError as error:
+        raise FunctionError(FunctionFailure.MISSING, f"cannot be used: {error}") from error
+    except ImportError as error:
+        raise FunctionError(
+            FunctionFailure.MISSING, f"needs a library that is not installed: {error}"
+        ) from error
 
 
 def call_reward(

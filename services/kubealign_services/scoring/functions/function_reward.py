@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from kubealign.spec.base import field_alias
 from kubealign.spec.sections.rewards import RewardFunction, RewardPlugin
+from kubealign.spec.sections.verifiers import Verifier
 from kubealign_services.scoring.functions.errors import (
     BadReward,
     RewardError,
@@ -19,10 +21,15 @@ __all__ = ["BadReward", "FunctionReward", "RewardError", "RewardHung", "RewardMi
 class FunctionReward(FunctionProcess):
     """One reward function. `name`: name of the reward, for errors."""
 
-    def __init__(self, spec: RewardFunction | RewardPlugin, timeout_seconds: float, name: str = "") -> None:
+    def __init__(
+        self, spec: RewardFunction | RewardPlugin | Verifier, timeout_seconds: float, name: str = ""
+    ) -> None:
         if isinstance(spec, RewardPlugin):
             target: dict[str, Any] = {"plugin": spec.name, "parameters": spec.parameters}
             description = f"plugin {spec.name}"
+        elif isinstance(spec, Verifier):
+            target = {"verifier": spec.model_dump(by_alias=True, exclude_none=True, mode="json")}
+            description = f"verifier {field_alias(Verifier, spec.member)}"
         else:
             target, description = function_target(spec)
         label = f"reward {name}: {description}" if name else f"reward {description}"

@@ -1,7 +1,7 @@
 """Protocol of the child process that runs a reward function: one JSON object per line in each direction.
 
-First line to the child: the function, as {"module": "package.module:name"}, {"file": PATH, "name": NAME} or
-{"plugin": NAME, "parameters": OBJECT}.
+First line to the child: the function, as {"module": "package.module:name"}, {"file": PATH, "name": NAME},
+{"plugin": NAME, "parameters": OBJECT} or {"verifier": OBJECT of the spec}.
 Requests: {"prompts": [text], "responses": [text], "columns": {name: [value]}}; for a tool {"argument":
 text}.
 Replies: {"rewards": [number or null]}, {"answer": text}, or {"error": KIND, "message": text}; the first
@@ -9,6 +9,10 @@ line is the reply to the start.
 """
 
 from enum import StrEnum
+
+#: Column of the requests for a verifier: the number of tokens of each response. No column of a data set that
+#: a function takes as an argument can have this name.
+RESPONSE_LENGTH = "response.length"
 
 
 class FunctionFailure(StrEnum):

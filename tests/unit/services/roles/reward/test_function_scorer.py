@@ -3,9 +3,12 @@
 from typing import Any, cast
 
 import pytest
+import torch
 
 from kubealign.spec.sections.rewards import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.codec import encode
+from kubealign_services.batch.packed import pack
 from kubealign_services.roles.driver.metrics.batch_metrics import reward_failure_metrics
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
 from kubealign_services.runtime.rpc.errors import InvalidRequest
@@ -16,6 +19,7 @@ from kubealign_services.scoring.functions.errors import (
     RewardNotImported,
     RewardRaised,
 )
+from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
 from kubealign_services.scoring.worker import read_reward
 
 
@@ -123,3 +127,41 @@ def test_failures_that_have_a_reward_are_counted_by_reward() -> None:
         scoring_pb2.Score(source="style"),
     ]
     assert reward_failure_metrics(scores) == {"reward/exact/errors": 1.0, "reward/exact/timeouts": 2.0}
+
+
+class RecordsColumns:
+    """Function that records the columns of its calls."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Any]] = {}
+
+    async def score(
+        self, prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
+    ) -> list[float]:
+        self.columns = columns
+        return [0.0] * len(responses)
+
+
+def rollout_of(mask: list[int]) -> rollout_pb2.Rollout:
+    batch = pack([[5] * len(mask)], ["0"])
+    batch.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
+    return rollout_pb2.Rollout(
+        sample=3, response="a", sequence=encode(batch), columns=b'{"prompt": "p", "columns": {"n": 7}}'
+    )
+
+
+@pytest.mark.parametrize("adds", [True, False])
+async def test_verifiers_take_the_number_of_generated_tokens(adds: bool) -> None:
+    function = RecordsColumns()
+    scorer = FunctionScorer("r", "reward-r-0", cast(Any, function), adds_response_length=adds)
+    # The second response has a turn of an environment in it.
+    await scorer([rollout_of([0, 0, 1, 1, 1]), rollout_of([0, 1, 0, 1])])
+    assert function.columns == {"n": [7, 7]} | ({RESPONSE_LENGTH: [3, 2]} if adds else {})
+
+
+async def test_a_sequence_without_a_loss_mask_is_refused() -> None:
+    rollout = rollout_of([0, 1])
+    rollout.sequence.CopyFrom(encode(pack([[5, 5]], ["0"])))
+    scorer = FunctionScorer("r", "reward-r-0", cast(Any, RecordsColumns()), adds_response_length=True)
+    with pytest.raises(InvalidRequest, match="sequence of sample 3 has no loss mask"):
+        await scorer([rollout])

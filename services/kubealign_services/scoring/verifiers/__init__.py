@@ -1,0 +1,1 @@
+"""Rewards in the box: rules that check a response, most of them against the row's answer."""

@@ -1,0 +1,45 @@
+"""Contract of a verifier, and its use as a reward function."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
+
+
+class UnusableRow(ValueError):
+    """The row holds no value that the verifier can compare with."""
+
+
+class Verifier(Protocol):
+    """A rule that scores one response."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Columns that each row must have; RESPONSE_LENGTH is always there."""
+
+    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+        """Return the reward; None where the rule does not apply to the row.
+
+        Raises UnusableRow.
+
+        Args:
+            row: The columns of the row, and the length of the response in tokens as RESPONSE_LENGTH.
+        """
+
+
+class VerifierFunction:
+    """A verifier as a reward function."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], **columns: Sequence[Any]
+    ) -> list[float | None]:
+        """Return one reward per response. Raises UnusableRow, also where a column is missing."""
+        missing = sorted(set(self._verifier.columns) - columns.keys())
+        if missing:
+            present = ", ".join(sorted(columns.keys() - {RESPONSE_LENGTH})) or "none"
+            raise UnusableRow(f"the data has no column {missing[0]!r}; there are: {present}")
+        rows = ({name: column[index] for name, column in columns.items()} for index in range(len(responses)))
+        return [self._verifier.score(response, row) for response, row in zip(responses, rows, strict=True)]

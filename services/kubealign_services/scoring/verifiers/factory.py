@@ -1,0 +1,42 @@
+"""Creates the verifier that the spec names."""
+
+from kubealign.spec.sections.verifiers import (
+    FormatTagsVerifier,
+    JsonSchemaVerifier,
+    LengthVerifier,
+    MathVerifier,
+    MultipleChoiceVerifier,
+    RegexVerifier,
+)
+from kubealign.spec.sections.verifiers import Verifier as VerifierSpec
+from kubealign_services.scoring.verifiers.contract import Verifier
+from kubealign_services.scoring.verifiers.format_tags import FormatTags
+from kubealign_services.scoring.verifiers.length import length_verifier
+from kubealign_services.scoring.verifiers.multiple_choice import MultipleChoice
+from kubealign_services.scoring.verifiers.regular_expression import RegexMatch
+from kubealign_services.scoring.verifiers.repetition import Repetition
+
+
+def make_verifier(spec: VerifierSpec) -> Verifier:
+    """Create the verifier. Raises ValueError for a JSON schema that is none."""
+    rule = spec.value
+    match rule:
+        case MathVerifier():
+            # Libraries of some rules take a second to import.
+            from kubealign_services.scoring.verifiers.mathematics import MathAnswer
+
+            return MathAnswer(rule)
+        case JsonSchemaVerifier():
+            from kubealign_services.scoring.verifiers.json_document import JsonDocument
+
+            return JsonDocument(rule)
+        case MultipleChoiceVerifier():
+            return MultipleChoice(rule)
+        case RegexVerifier():
+            return RegexMatch(rule)
+        case FormatTagsVerifier():
+            return FormatTags(rule)
+        case LengthVerifier():
+            return length_verifier(rule)
+        case _:
+            return Repetition(rule)

@@ -1,0 +1,57 @@
+"""JSON documents of a schema as responses."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from kubealign.spec.sections.verifiers import JsonSchemaVerifier
+from kubealign_services.scoring.verifiers.contract import UnusableRow
+
+_FENCED_BLOCK = re.compile(r"^```[A-Za-z]*[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+class JsonDocument:
+    """1 for a response that is a JSON document of the schema."""
+
+    def __init__(self, spec: JsonSchemaVerifier) -> None:
+        """Raises ValueError where the spec's schema is none."""
+        self._column = spec.schema_column
+        self._schema = None if spec.document_schema is None else _validator(spec.document_schema)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return () if self._column is None else (self._column,)
+
+    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+        schema = self._schema
+        if schema is None:
+            assert self._column is not None
+            value = row[self._column]
+            if value is None:
+                return None
+            try:
+                schema = _validator(json.loads(value) if isinstance(value, str) else value)
+            except ValueError as error:
+                raise UnusableRow(f"{self._column}: {error}") from error
+        try:
+            document = json.loads(_document_text(response))
+        except (ValueError, RecursionError):
+            return 0.0
+        return float(schema.is_valid(document))
+
+
+def _validator(schema: Any) -> Draft202012Validator:
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise ValueError(f"not a JSON Schema: {error.message}") from error
+    return Draft202012Validator(schema)
+
+
+def _document_text(response: str) -> str:
+    blocks: list[str] = _FENCED_BLOCK.findall(response)
+    return blocks[-1] if blocks else response

@@ -1,0 +1,56 @@
+"""Rewards of the length of a response in tokens."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kubealign.spec.sections.verifiers import CosineLength, LengthVerifier, LinearLength
+from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
+from kubealign_services.scoring.verifiers.contract import Verifier
+
+
+def length_verifier(spec: LengthVerifier) -> Verifier:
+    if spec.linear is not None:
+        return LinearReward(spec.linear)
+    assert spec.cosine is not None
+    return CosineReward(spec.cosine)
+
+
+class LinearReward:
+    """1 up to a length, falling linearly to 0."""
+
+    def __init__(self, spec: LinearLength) -> None:
+        self._spec = spec
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return ()
+
+    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+        full, zero = self._spec.full_tokens, self._spec.zero_tokens
+        return min(1.0, max(0.0, (zero - row[RESPONSE_LENGTH]) / (zero - full)))
+
+
+class CosineReward:
+    """The cosine reward of Yeo et al. (2025), see `CosineLength`."""
+
+    def __init__(self, spec: CosineLength) -> None:
+        # sympy, which math-verify needs, takes a second to import.
+        from kubealign_services.scoring.verifiers.mathematics import MathAnswer
+
+        self._spec = spec
+        self._math = MathAnswer(spec.math)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self._math.columns
+
+    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+        right = self._math.is_right(response, row)
+        if right is None:
+            return None
+        share = row[RESPONSE_LENGTH] / self._spec.max_tokens
+        if share >= 1:
+            return self._spec.exceeded
+        ends = self._spec.correct if right else self._spec.wrong
+        return ends.longest + (ends.shortest - ends.longest) * (1 + math.cos(math.pi * share)) / 2

@@ -1,0 +1,82 @@
+"""Equality of mathematical answers, by math-verify.
+
+It limits the time of a comparison by a signal, so it runs in a main thread only.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from math_verify import parse, verify
+
+from kubealign.spec.sections.verifiers import MathExtraction, MathVerifier
+from kubealign_services.scoring.verifiers.contract import UnusableRow
+
+#: Seconds for reading a response, and for one comparison; an answer that takes longer is wrong.
+_PARSE_SECONDS = 5
+_COMPARE_SECONDS = 5
+#: Seconds for reading the row's answer, and the grammar.
+_EXPECTED_SECONDS = 60
+
+_BOX = "\\boxed"
+_BOX_START = re.compile(r"\\boxed\s*\{")
+_GSM8K_MARK = "####"
+
+
+class MathAnswer:
+    """1 for a response whose answer equals the row's, else 0."""
+
+    def __init__(self, spec: MathVerifier) -> None:
+        self._spec = spec
+        # The first use loads the grammar, which must not count as the time of a response.
+        verify(_parse_expected("1", spec.answer_column), parse("$1$", parsing_timeout=_EXPECTED_SECONDS))
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return (self._spec.answer_column,)
+
+    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+        right = self.is_right(response, row)
+        return None if right is None else float(right)
+
+    def is_right(self, response: str, row: Mapping[str, Any]) -> bool | None:
+        """Return whether the answer is right; None where the row has none.
+
+        Raises UnusableRow where the row's answer cannot be read.
+        """
+        answer = row[self._spec.answer_column]
+        if answer is None:
+            return None
+        expected = _parse_expected(answer, self._spec.answer_column)
+        if self._spec.extract is MathExtraction.BOXED:
+            content = last_box(response)
+            if content is None:
+                return False
+            response = f"${content}$"
+        actual = parse(response, parsing_timeout=_PARSE_SECONDS)
+        return bool(
+            verify(expected, actual, float_rounding=self._spec.decimals, timeout_seconds=_COMPARE_SECONDS)
+        )
+
+
+def last_box(text: str) -> str | None:
+    r"""Return what the last complete `\boxed{}` encloses; None without one."""
+    for start in (match.end() for match in reversed(list(_BOX_START.finditer(text)))):
+        depth = 1
+        for end in range(start, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                return text[start:end]
+    return None
+
+
+def _parse_expected(answer: Any, column: str) -> list[Any]:
+    """Return the forms in which math-verify reads the row's answer. Raises UnusableRow."""
+    text = str(answer).rsplit(_GSM8K_MARK, 1)[-1].strip()
+    # Without the signs of a formula math-verify reads plain numbers and fractions only.
+    marked = text if "$" in text or _BOX in text else f"${text}$"
+    forms: list[Any] = parse(marked, parsing_timeout=_EXPECTED_SECONDS) if text else []
+    # A text that it cannot read is returned as it is.
+    if all(isinstance(form, str) for form in forms):
+        raise UnusableRow(f"{column} is {str(answer)[:200]!r}, which is no mathematical answer")
+    return forms

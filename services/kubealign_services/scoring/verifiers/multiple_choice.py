@@ -1,0 +1,47 @@
+"""Multiple choice: the letter that a response chooses."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kubealign.spec.sections.verifiers import MultipleChoiceVerifier
+from kubealign_services.scoring.verifiers.contract import UnusableRow
+
+
+class MultipleChoice:
+    """1 for a response that chooses the row's letter, else 0."""
+
+    def __init__(self, spec: MultipleChoiceVerifier) -> None:
+        self._column = spec.answer_column
+        self._choices = spec.choices
+        letter = f"[{spec.choices}]"
+        # Each may stand in parentheses, and between asterisks of Markdown.
+        marked = rf"[*_(\[]*({letter})(?![A-Za-z0-9])"
+        self._patterns = (
+            re.compile(rf"\\boxed\{{\s*(?:\\text\w*\{{)?\s*\(?({letter})\)?\s*\}}"),
+            re.compile(rf"(?i:\banswer\s*(?:is|:))[\s:]*{marked}"),
+            re.compile(rf"^\s*{marked}[*_)\].]*\s*\Z", re.MULTILINE),
+        )
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return (self._column,)
+
+    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+        answer = row[self._column]
+        if answer is None:
+            return None
+        letter = str(answer).strip().strip("().").upper()
+        if len(letter) != 1 or letter not in self._choices:
+            raise UnusableRow(
+                f"{self._column} is {str(answer)[:200]!r}; it must be one of {', '.join(self._choices)}"
+            )
+        return float(self.choice(response) == letter)
+
+    def choice(self, response: str) -> str | None:
+        """Return the letter that the response chooses; None where it chooses none."""
+        for pattern in self._patterns:
+            letters = [match[1] for match in pattern.finditer(response)]
+            if letters:
+                return letters[-1]
+        return None

@@ -1,0 +1,28 @@
+"""Verifiers in the spec: their columns."""
+
+import pytest
+
+from kubealign.spec.sections.verifiers import Verifier
+
+
+@pytest.mark.parametrize(
+    ("document", "columns"),
+    [
+        ({"math": {}}, {"math.answerColumn": "answer"}),
+        ({"multipleChoice": {"answerColumn": "key"}}, {"multipleChoice.answerColumn": "key"}),
+        ({"regex": {"pattern": "a"}}, {}),
+        ({"regex": {"pattern": "a", "answerColumn": "key"}}, {"regex.answerColumn": "key"}),
+        ({"jsonSchema": {"schema": {}}}, {}),
+        ({"jsonSchema": {"schemaColumn": "form"}}, {"jsonSchema.schemaColumn": "form"}),
+        ({"length": {"linear": {"fullTokens": 1, "zeroTokens": 2}}}, {}),
+        (
+            {"length": {"cosine": {"maxTokens": 8, "math": {"answerColumn": "key"}}}},
+            {"length.cosine.math.answerColumn": "key"},
+        ),
+        ({"formatTags": {}}, {}),
+        ({"repetition": {}}, {}),
+    ],
+    ids=lambda value: next(iter(value), "no column"),
+)
+def test_named_columns(document: dict[str, object], columns: dict[str, str]) -> None:
+    assert Verifier.model_validate(document).named_columns() == columns

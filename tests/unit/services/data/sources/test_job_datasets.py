@@ -1,0 +1,61 @@
+"""Columns that a job's verifiers need, checked when its rows are opened."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.sources.job_datasets import open_datasets
+from support.tiny_jobs import online_job
+
+
+def write_rows(path: Path, **columns: str) -> dict[str, Any]:
+    path.write_text(json.dumps({"prompt": "p"} | columns) + "\n")
+    return {"path": str(path)}
+
+
+def open_job(folder: Path, **spec: Any) -> None:
+    job = online_job(folder, "verified", {"rloo": {"promptsPerStep": 1, "samplesPerPrompt": 2}}, **spec)
+    open_datasets(AlignmentJob.model_validate(job), folder, {})
+
+
+MATH = {"name": "right", "verifier": {"math": {}}}
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    with_answer, without = (
+        write_rows(tmp_path / "a.jsonl", answer="1"),
+        write_rows(tmp_path / "b.jsonl", anser="1"),
+    )
+    open_job(tmp_path, rewards=[MATH], data={"prompts": {"source": with_answer}})
+    with pytest.raises(
+        DataError,
+        match=r"spec\.rewards\[0\]\.verifier\.math\.answerColumn: .*no column 'answer'.*mean 'anser'",
+    ):
+        open_job(tmp_path, rewards=[MATH], data={"prompts": {"source": without}})
+    with pytest.raises(DataError, match=r"b\.jsonl has no column 'answer'"):
+        open_job(
+            tmp_path,
+            rewards=[MATH],
+            data={"prompts": {"source": with_answer}},
+            validation={"data": {"prompts": {"source": without}}},
+        )
+
+
+def test_only_the_sources_that_the_verifier_scores_need_its_column(tmp_path: Path) -> None:
+    mixture = [
+        {"name": "sums", "source": write_rows(tmp_path / "a.jsonl", answer="1")},
+        {"name": "poems", "source": write_rows(tmp_path / "b.jsonl", style="free")},
+    ]
+    style = {
+        "name": "style",
+        "sources": ["poems"],
+        "verifier": {"regex": {"pattern": "o", "answerColumn": "style"}},
+    }
+    data = {"prompts": {"mixture": mixture}}
+    open_job(tmp_path, rewards=[MATH | {"sources": ["sums"]}, style], data=data)
+    with pytest.raises(DataError, match=r"spec\.rewards\[1\]\.verifier\.math\.answerColumn: .*b\.jsonl"):
+        open_job(tmp_path, rewards=[style, MATH], data=data)
