@@ -79,6 +79,14 @@ from kubealign.spec.sections.data import (
 )
 from kubealign.spec.sections.lifecycle import PARENT_EXAMPLE, PARENT_MEMBERS, CheckpointSource
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
+from kubealign.spec.sections.optimizers import (
+    DEVICE_IS_TORCHS,
+    MUON_IS_TORCHS,
+    MUON_WITH_LORA,
+    RATE_IS_REQUIRED,
+    STATES_ARE_TORCHS,
+    Muon,
+)
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
 from kubealign.spec.sections.rewards import (
     MAX_SHARDED_NAME,
@@ -162,6 +170,25 @@ def _parallelism_rules() -> Iterator[CelRule]:
         f"{megatron}.sequenceParallel",
         "must be true where both expertParallel and tensorParallel are above 1",
         field_path=".backend.megatron.sequenceParallel",
+    )
+
+
+def _optimizer_rules() -> Iterator[CelRule]:
+    """Yield the rules of optimiser fields that need the torch backend, or all weights."""
+    optimizer, is_torch = "self.optimizer", "!has(self.backend.megatron)"
+    yield CelRule(f"!has({optimizer}.muon) || {is_torch}", MUON_IS_TORCHS, field_path=".optimizer.muon")
+    yield CelRule(
+        f"!has({optimizer}.muon) || !has(self.lora) || has(self.backend.megatron)",
+        MUON_WITH_LORA,
+        field_path=".optimizer.muon",
+    )
+    yield CelRule(
+        f"{optimizer}.adamW.states == 'Float32' || {is_torch}",
+        STATES_ARE_TORCHS,
+        field_path=".optimizer.adamW.states",
+    )
+    yield CelRule(
+        f"{optimizer}.device == 'Accelerator' || {is_torch}", DEVICE_IS_TORCHS, field_path=".optimizer.device"
     )
 
 
@@ -474,7 +501,14 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ConstantSchedule: [_ONE_WARMUP_RULE],
     LinearSchedule: [_ONE_WARMUP_RULE],
     CosineSchedule: [_ONE_WARMUP_RULE],
-    Trainer: [*_parallelism_rules(), _divisor_rule("self.ranks", "ranks")],
+    Trainer: [*_parallelism_rules(), *_optimizer_rules(), _divisor_rule("self.ranks", "ranks")],
+    Muon: [
+        CelRule(
+            "has(self.learningRate) || self.learningRateAdjustment == 'MatchRmsAdamW'",
+            RATE_IS_REQUIRED,
+            field_path=".learningRate",
+        ),
+    ],
     Teacher: [_divisor_rule("self.ranks", "ranks")],
     MegatronBackendSpec: [
         CelRule("self.precision != 'Float16'", FLOAT16_MESSAGE, field_path=".precision"),

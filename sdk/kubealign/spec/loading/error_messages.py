@@ -66,7 +66,7 @@ def _unknown_field_message(root: type[BaseModel], path: DocumentPath) -> str:
     text = "is no field here"
     suggestion = closest_name(name, names)
     elsewhere = condensed_paths_named(root, to_camel(name))
-    if 1 <= len(elsewhere) <= 3 and suggestion != to_camel(name):
+    if 1 <= len(elsewhere) <= 4 and suggestion != to_camel(name):
         text += f": did you mean {' or '.join(elsewhere)}?"
     elif suggestion is not None:
         text += f": did you mean {suggestion}?"

@@ -20,6 +20,7 @@ from kubealign.spec.base import (
 )
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.megatron import MegatronBackendSpec
+from kubealign.spec.sections.optimizers import MomentStates, Muon, OptimizerDevice, optimizer_problems
 from kubealign.spec.sections.precision import Precision
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -66,6 +67,9 @@ class AdamW(SpecModel):
     epsilon: float = Field(1.0e-8, gt=0, description="Added to the square root of the second moment.")
     weight_decay: float = Field(
         0.0, ge=0, description="Decoupled weight decay; not applied to biases and normalisation weights."
+    )
+    states: MomentStates = Field(
+        MomentStates.FLOAT32, description="Representation of the moments; only Float32 with megatron."
     )
 
 
@@ -132,6 +136,16 @@ class Optimizer(SpecModel):
     """Optimiser, learning rate schedule and gradient clipping."""
 
     adam_w: AdamW = Field(AdamW(), alias="adamW", description="Parameters of AdamW.")
+    muon: Muon | None = Field(
+        None,
+        description="Train the matrices of the blocks with Muon, and the other weights with AdamW; null: all "
+        "with AdamW. Not with lora or megatron.",
+    )
+    device: OptimizerDevice = Field(
+        OptimizerDevice.ACCELERATOR,
+        description="Memory of the optimiser state and place of the optimiser step; only Accelerator with "
+        "megatron.",
+    )
     schedule: LearningRateSchedule = Field(
         LearningRateSchedule(constant=ConstantSchedule()), description="Learning rate schedule."
     )
@@ -207,8 +221,11 @@ class Trainer(SpecModel):
 
     @model_validator(mode="after")
     def _layout(self) -> "Trainer":
-        """Check that the number of ranks fits the pods and megatron's parallelism."""
+        """Check that the optimiser suits the backend, and the ranks the pods and megatron's parallelism."""
         require_equal_pods(self, self.processes_per_pod, self.ranks)
+        problems = list(optimizer_problems(self))
+        if problems:
+            raise field_errors("Trainer", *problems)
         megatron = self.backend.megatron
         if megatron is None:
             return self
