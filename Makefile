@@ -236,12 +236,12 @@ screenshots: $(VENV)/.dev ## Regenerate the documentation's screenshots from rea
 	PYTHONPATH=tests $(RUN)/python -m tests.bench.screenshots
 
 lock: $(RUN)/uv ## Update the lock files of all dependencies
-	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra bitsandbytes --extra triton --extra dashboard --extra trackers requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt
 	$(RUN)/uv pip compile pyproject.toml --extra operator -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/operator.txt
 	$(RUN)/uv pip compile pyproject.toml --extra dashboard -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dashboard.txt
 	$(RUN)/uv pip compile requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/build.txt
-	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
-	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --extra plot --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra bitsandbytes --extra triton --extra dashboard --extra trackers --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra bitsandbytes --extra triton --extra dashboard --extra trackers --extra plot --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
 	$(RUN)/uv pip compile requirements/nats.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/nats.txt
 	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
 	$(RUN)/uv pip compile pyproject.toml --extra services requirements/vllm.in requirements/build.in --override requirements/vllm_overrides.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm.txt

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kubealign.spec.dependencies import dependency_names, parent_name
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign.spec.sections.lifecycle import ManagedBy
+from kubealign.spec.sections.optimizers import MomentStates
 from kubealign.spec.status import JobPhase
 
 _POLL_SECONDS = 0.5
@@ -140,7 +142,9 @@ def pending_dependencies(job: AlignmentJob, runs_dir: Path) -> Iterator[tuple[st
 
 
 def refuse_cluster_only(job: AlignmentJob) -> None:
-    """Raise RunRefused where the job uses features that a single machine does not have."""
+    """Raise RunRefused where the job uses features that a single machine does not have, or a package that is
+    not installed.
+    """
     problems = list(_problems(job))
     if problems:
         raise RunRefused("\n".join(f"{job.name}: {problem}" for problem in problems))
@@ -157,6 +161,7 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
             "spec.checkpoint.from.volume: volumes are for clusters: on one machine name a run directory, "
             "from: {path: runs/NAME}, or another job, from: {job: {name: NAME}}"
         )
+    yield from _missing_packages(job)
     rollout = job.spec.effective_rollout
     server = None if rollout is None else rollout.engine.openai
     if rollout is not None and server is not None and rollout.replicas > 1 and server.names_one_server:
@@ -182,4 +187,16 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
                 f"{path}.configMap: ConfigMaps are for clusters ({source.key} of {source.name}): on "
                 f"one machine name a file, function: "
                 f"{{file: {{path: {source.key}, name: {source.function}}}}}"
+            )
+
+
+def _missing_packages(job: AlignmentJob) -> Iterator[str]:
+    trained = {"trainer": job.spec.trainer} if job.spec.algorithm.value.trains else {}
+    critic = job.spec.effective_critic
+    for section, trainer in {**trained, **({} if critic is None else {"critic": critic})}.items():
+        states = trainer.optimizer.adam_w.states
+        if states is MomentStates.BLOCKWISE_8BIT and find_spec("bitsandbytes") is None:
+            yield (
+                f"spec.{section}.optimizer.adamW.states: {states.value} needs bitsandbytes, which is not "
+                "installed here: pip install 'kubealign[bitsandbytes]', or write Float32"
             )

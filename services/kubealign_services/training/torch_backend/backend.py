@@ -38,10 +38,10 @@ from kubealign_services.training.torch_backend.model.packed_model import PackedM
 from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,
-    make_adamw,
     set_learning_rate,
     step_optimizer,
 )
+from kubealign_services.training.torch_backend.optimizers.factory import make_optimizer, require_packages
 from kubealign_services.training.torch_backend.packing.microbatches import minibatches
 from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
 from kubealign_services.training.torch_backend.passes.microbatch_passes import (
@@ -96,7 +96,7 @@ class TorchTrainingBackend:
         self._total_updates = total_updates
         self._context = context
         self._origin = origin
-        self._optimizer = make_adamw(model, spec.optimizer.adam_w)
+        self._optimizer = make_optimizer(model, spec.optimizer)
         self.loss_scaler = LossScaler(context.device) if self._dtype is torch.float16 else None
         self._updates = 0
         self._offloader = make_offloader(self._resident_tensors, context.device)
@@ -121,8 +121,8 @@ class TorchTrainingBackend:
     ) -> "TorchTrainingBackend":
         """Create the model of a Hugging Face folder with its first weights, on all ranks.
 
-        Several ranks need a process group, as `CommandGroup` creates it. Raises what `load_model`,
-        `add_adapters` and `shard_model` raise.
+        Several ranks need a process group, as `CommandGroup` creates it. Raises what `require_packages`,
+        `load_model`, `add_adapters`, `shard_model` and `make_optimizer` raise.
 
         Args:
             total_updates: Optimiser steps of the whole job, for the learning rate schedule.
@@ -133,6 +133,7 @@ class TorchTrainingBackend:
                 reward model with a single score.
         """
         torch_spec = _torch_spec(spec)
+        require_packages(spec.optimizer)
         device = compute_device()
         if device.type == "cuda":
             torch.cuda.set_device(device)

@@ -1,4 +1,4 @@
-"""AdamW over a model's parameters, gradient clipping, and learning rate schedules."""
+"""Gradient norm and clipping, optimiser steps, and learning rate schedules."""
 
 import math
 from collections.abc import Iterable
@@ -8,30 +8,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from kubealign.spec.sections.training import (
-    AdamW,
     CosineSchedule,
     LearningRateSchedule,
     LinearSchedule,
     Optimizer,
 )
-
-
-def make_adamw(model: nn.Module, spec: AdamW) -> torch.optim.AdamW:
-    """Create AdamW with weight decay on matrices only: vectors are biases and normalisation weights."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {
-            "params": [parameter for parameter in parameters if parameter.dim() > 1],
-            "weight_decay": spec.weight_decay,
-        },
-        {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=0.0,  # each step sets its own
-        betas=spec.betas,
-        eps=spec.epsilon,
-    )
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> float:
@@ -63,7 +44,9 @@ def step_optimizer(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int,
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int, total: int) -> float:
-    """Set and return the learning rate of optimiser step `step`, from 0, of `total`.
+    """Set the learning rate of optimiser step `step`, from 0, of `total`. Returns that of AdamW.
+
+    A group with another `peak_rate` follows the same schedule.
 
     Raises:
         ValueError: The optimiser's section has no learning rate.
@@ -73,7 +56,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, spec: Optimizer, step: i
         raise ValueError("adamW.learningRate is null: train with the spec's effective_trainer")
     rate = learning_rate(spec.schedule, peak, step, total)
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group_peak = group.get("peak_rate")
+        group["lr"] = rate if group_peak is None else learning_rate(spec.schedule, group_peak, step, total)
     return rate
 
 

@@ -1,4 +1,4 @@
-"""A rank's checkpoint shard: its slices of the trained weights and their moments, the progress of the
+"""A rank's checkpoint shard: its slices of the trained weights and the optimiser's state, the progress of the
 learning rate schedule, the loss scale of fp16, and the RNG states. Of a model with an adapter only the
 adapter is saved; the base weights are in the folder that the model was loaded from.
 
@@ -26,15 +26,15 @@ from kubealign_services.training.files.shard_files import (
 )
 from kubealign_services.training.torch_backend.loss_scaling import LossScaler, LossScaleState
 from kubealign_services.training.torch_backend.model.fsdp import local_shard
+from kubealign_services.training.torch_backend.optimizers.shard_optimizer import ShardOptimizer
 
 _FORMAT = 1
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def save_shard(
     directory: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: ShardOptimizer,
     updates: int,
     rank: int,
     world_size: int,
@@ -55,9 +55,8 @@ def save_shard(
     for name, parameter in _trained_parameters(model).items():
         shapes[name] = list(parameter.shape)
         tensors[f"weight.{name}"] = local_shard(parameter.detach())
-        for moment in _MOMENTS:
-            if moment in optimizer.state.get(parameter, {}):
-                tensors[f"{moment}.{name}"] = local_shard(optimizer.state[parameter][moment])
+        for state, tensor in optimizer.saved_state(parameter).items():
+            tensors[f"{state}.{name}"] = tensor
     tensors_file, description_file = _shard_paths(directory, rank, world_size)
     description = {
         "format": _FORMAT,
@@ -76,7 +75,7 @@ def save_shard(
 def load_shard(
     directory: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: ShardOptimizer,
     rank: int,
     world_size: int,
     lora: Lora | None = None,
@@ -104,19 +103,12 @@ def load_shard(
             f"{description_file} is of another model: {', '.join(differing[:5])} differ in name or shape"
         )
     tensors = _read_tensors(tensors_file, description["tensors_digest"])
-    _check_tensors(tensors_file, tensors, parameters)
+    states = _states_by_parameter(tensors)
+    _check_tensors(tensors_file, tensors, states, parameters, optimizer)
     with torch.no_grad():
         for name, parameter in parameters.items():
             local_shard(parameter).copy_(tensors[f"weight.{name}"])
-            optimizer.state.pop(parameter, None)
-            if f"step.{name}" in tensors:
-                optimizer.state[parameter] = state = {
-                    "step": tensors[f"step.{name}"],
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
-                for moment in ("exp_avg", "exp_avg_sq"):
-                    local_shard(state[moment]).copy_(tensors[f"{moment}.{name}"])
+            optimizer.restore_state(parameter, states.get(name, {}))
     if loss_scaler is not None:
         loss_scale = description.get("loss_scale")
         loss_scaler.load(None if loss_scale is None else LossScaleState(**loss_scale))
@@ -155,17 +147,41 @@ def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_tensors(path: Path, tensors: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> None:
-    """Check that every parameter's slice exists in the shape of this rank's slice."""
+def _states_by_parameter(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Return the optimiser state of each parameter that has one: its tensors by the state's names."""
+    states: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        kind, _, name = key.partition(".")
+        if kind not in ("weight", "rng"):
+            states.setdefault(name, {})[kind] = tensor
+    return states
+
+
+def _check_tensors(
+    path: Path,
+    tensors: dict[str, Tensor],
+    states: dict[str, dict[str, Tensor]],
+    parameters: dict[str, nn.Parameter],
+    optimizer: ShardOptimizer,
+) -> None:
+    """Check that every parameter's slice exists in the shape of this rank's slice, with the state of the
+    optimiser or none.
+    """
     if "rng.cpu" not in tensors:
         raise CorruptCheckpoint(f"{path} lacks rng.cpu")
     for name, parameter in parameters.items():
-        kinds = ["weight"] + (["exp_avg", "exp_avg_sq"] if f"step.{name}" in tensors else [])
-        for kind in kinds:
+        saved, expected = states.get(name, {}), optimizer.state_shapes(parameter)
+        if saved and saved.keys() != expected.keys():
+            raise CorruptCheckpoint(
+                f"{path} holds {', '.join(sorted(saved))} as the optimiser's state of {name}; this job's "
+                f"optimiser has {', '.join(sorted(expected))}: set trainer.optimizer (or critic.optimizer) "
+                "as in the job that wrote the checkpoint"
+            )
+        shapes = {"weight": local_shard(parameter).shape} | (expected if saved else {})
+        for kind, shape in shapes.items():
             tensor = tensors.get(f"{kind}.{name}")
-            if tensor is None or tensor.shape != local_shard(parameter).shape:
-                shape = "nothing" if tensor is None else tuple(tensor.shape)
+            if tensor is None or tensor.shape != shape:
+                actual = "nothing" if tensor is None else tuple(tensor.shape)
                 raise CorruptCheckpoint(
-                    f"{path} holds {shape} for {kind}.{name}; "
-                    f"this rank's slice is {tuple(local_shard(parameter).shape)}"
+                    f"{path} holds {actual} for {kind}.{name}; this rank's slice is {tuple(shape)}"
                 )

@@ -9,6 +9,7 @@ from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.runner.admission import admit
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
+from support.hidden_package import hide_package
 
 RLOO = """
 apiVersion: kubealign.dev/v1alpha1
@@ -77,3 +78,19 @@ def test_pod_template_is_ignored(tmp_path: Path) -> None:
     assert containers is not None and containers.containers is not None
     resources = containers.containers[0].resources
     assert resources is not None and resources.limits == {"nvidia.com/gpu": "8", "memory": "16Gi"}
+
+
+@pytest.mark.parametrize("section", ["trainer", "critic"])
+def test_a_package_that_the_optimizer_needs_must_be_installed(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = RLOO if section == "trainer" else RLOO.replace("rloo: {}", "ppo: {}")
+    job = AlignmentJob.from_yaml(
+        f"{text}  {section}: {{optimizer: {{adamW: {{states: Blockwise8Bit}}}}"
+        + (", model: {path: base}}\n" if section == "critic" else "}\n")
+    )
+    admit(job, RunDirectory(tmp_path / "sums"))
+    hide_package(monkeypatch, "bitsandbytes")
+    message = rf"sums: spec\.{section}\.optimizer\.adamW\.states: .*'kubealign\[bitsandbytes\]', or write"
+    with pytest.raises(RunRefused, match=message):
+        admit(job, RunDirectory(tmp_path / "sums"))

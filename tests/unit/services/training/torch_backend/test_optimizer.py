@@ -10,14 +10,14 @@ from kubealign.spec.sections.training import AdamW, Optimizer
 from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,
-    make_adamw,
     step_optimizer,
 )
+from kubealign_services.training.torch_backend.optimizers.factory import make_optimizer
 
 
 def test_decay_is_for_matrices_only() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
-    optimizer = make_adamw(model, AdamW(weight_decay=0.1))
+    optimizer = make_optimizer(model, Optimizer(adam_w=AdamW(weight_decay=0.1)))
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert [decay[id(p)] for p in model.parameters()] == [0.1, 0.0, 0.0, 0.0]
 
@@ -39,7 +39,7 @@ def test_the_first_step_of_adamw() -> None:
     with torch.no_grad():
         weight.weight.fill_(2.0)
     spec = Optimizer(adam_w=AdamW(learning_rate=0.1, weight_decay=0.5, epsilon=1e-12))
-    optimizer = make_adamw(weight, spec.adam_w)
+    optimizer = make_optimizer(weight, spec)
     weight.weight.grad = torch.tensor([[3.0]])
     assert step_optimizer(optimizer, spec, 0, 1) == 0.1
     assert math.isclose(weight.weight.item(), 2.0 - 0.1 * 0.5 * 2.0 - 0.1, rel_tol=1e-6)
@@ -48,4 +48,4 @@ def test_the_first_step_of_adamw() -> None:
 def test_a_step_needs_a_learning_rate() -> None:
     weight = nn.Linear(1, 1)
     with pytest.raises(ValueError, match="effective_trainer"):
-        step_optimizer(make_adamw(weight, AdamW()), Optimizer(), 0, 1)
+        step_optimizer(make_optimizer(weight, Optimizer()), Optimizer(), 0, 1)
