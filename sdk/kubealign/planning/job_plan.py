@@ -166,7 +166,7 @@ class _JobPlanner:
         """
         model, reference = self.policy(), self.spec.effective_reference
         need = ProcessRequirements(
-            "trainer", model.trainer.ranks, 1, trainer_memory(model), self._host_memory()
+            "trainer", model.trainer.ranks, 1, trainer_memory(model), self._host_memory() | model.host_bytes
         )
         if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
             need = self._add_idle_model(need, model, self._reference(), "reference", has_vocabulary=True)
@@ -177,7 +177,7 @@ class _JobPlanner:
 
     def _critic(self, model: TrainedModel) -> ProcessRequirements:
         need = ProcessRequirements(
-            "critic", model.trainer.ranks, 1, trainer_memory(model), self._host_memory()
+            "critic", model.trainer.ranks, 1, trainer_memory(model), self._host_memory() | model.host_bytes
         )
         for reward in self.spec.rewards:
             if reward.placement is RewardPlacement.WITH_CRITIC and reward.model is not None:

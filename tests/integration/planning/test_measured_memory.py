@@ -33,6 +33,16 @@ JOBS = {
   data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 32}}
   trainer: {backend: {torch: {microbatchTokens: 1024}}}
 """,
+    "sft-8-bit": """
+  algorithm: {sft: {rowsPerStep: 8}}
+  data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 32}}
+  trainer: {backend: {torch: {microbatchTokens: 1024}}, optimizer: {adamW: {states: Blockwise8Bit}}}
+""",
+    "sft-host": """
+  algorithm: {sft: {rowsPerStep: 8}}
+  data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 32}}
+  trainer: {backend: {torch: {microbatchTokens: 1024}}, optimizer: {muon: {}, device: Host}}
+""",
     "ppo": """
   algorithm: {ppo: {promptsPerStep: 16}}
   data: {prompts: {source: {path: rows.jsonl}, maxTokens: 32}}
@@ -105,6 +115,8 @@ def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, in
     [
         ("ppo", "trainer", 2),
         pytest.param("sft", "trainer", 1, marks=pytest.mark.full),
+        pytest.param("sft-8-bit", "trainer", 1, marks=pytest.mark.full),
+        pytest.param("sft-host", "trainer", 1, marks=pytest.mark.full),
         pytest.param("ppo", "critic", 1, marks=pytest.mark.full),
         pytest.param("ppo", "rollout", 1, marks=pytest.mark.full),
     ],

@@ -11,6 +11,7 @@ from kubealign.planning.memory.optimizer_states import (
     torch_state_bytes,
 )
 from kubealign.planning.memory.peak import MemoryPeak, largest_peak
+from kubealign.planning.memory.torch_optimizer import OptimizerMemory, torch_optimizer_memory
 from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import ModelShape
 from kubealign.planning.model.trainer_layout import (
@@ -59,6 +60,20 @@ class TrainedModel:
         lora = self.trainer.lora
         return None if lora is None else parameter_counts.adapter(self.shape, lora)
 
+    @property
+    def optimizer_memory(self) -> OptimizerMemory:
+        """Memory of the torch backend's optimiser on one rank."""
+        return torch_optimizer_memory(
+            self.shape, self.trainer, self.weights, self.adapter_weights, self.device
+        )
+
+    @property
+    def host_bytes(self) -> dict[str, int]:
+        """Host memory of one rank's optimiser, by part; empty with the optimiser on the device."""
+        if self.trainer.backend.torch is None or not self.optimizer_memory.host:
+            return {}
+        return {"optimizer": self.optimizer_memory.host}
+
     def pass_tokens(self, replicas: int) -> int:
         """Return the tokens of one forward pass on one of `replicas` data-parallel ranks."""
         share = -(-self.work.minibatch_tokens // replicas)
@@ -89,7 +104,9 @@ def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
     """
     shape, trainer, precision = model.shape, model.trainer, model.precision
     ranks, size = trainer.ranks, bytes_per_value(precision)
+    optimizer = model.optimizer_memory
     states = torch_state_bytes(model.weights, model.adapter_weights, precision, ranks)
+    states |= {"optimizer": optimizer.device}
     tokens = model.pass_tokens(ranks)
     lean = precision is Precision.FLOAT32
     costs = [layer_activations(shape, index, precision, lean) for index in range(shape.layers)]
@@ -100,14 +117,11 @@ def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
     )
     again = max(cost.saved_bytes(1, False, Recompute.NOTHING) for cost in costs)
     working = max(cost.working for cost in costs) + (again if recompute is Recompute.LAYERS else 0)
-    largest = max(parameter_counts.embedding(shape), shape.hidden * shape.intermediate)
     head = head_working_bytes(shape, tokens, precision) if model.has_vocabulary else 0
     if model.adapter_weights is not None and head:
         # A frozen head has no weight gradient.
         head -= size * parameter_counts.embedding(shape)
     matrix = size * shape.hidden * shape.intermediate if model.adapter_weights is None else 0
-    trained_weights = model.weights if model.adapter_weights is None else model.adapter_weights
-    step = 4 * -(-trained_weights // ranks) if model.device is Device.GPU else 8 * -(-largest // ranks)
     return [
         MemoryPeak(
             "head's backward",
@@ -121,7 +135,7 @@ def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
             | {"activations": int(tokens * (saved + working)), "working": matrix}
             | _gathered_bytes(model, size, in_layers=True),
         ),
-        MemoryPeak("optimiser's step", states | {"working": step}),
+        MemoryPeak("optimiser's step", states | {"working": optimizer.working}),
     ]
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from kubealign.planning.model.shape import ModelShape
 from kubealign.spec.sections.training import Lora, LoraLayerKind
 
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+#: Names of the attention's linear layers.
+ATTENTION_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 def embedding(shape: ModelShape) -> int:
@@ -20,7 +21,9 @@ def head(shape: ModelShape) -> int:
 
 def attention(shape: ModelShape) -> int:
     """Return the parameters of one layer's attention, including query and key norms."""
-    matrices = sum(inputs * outputs for name, inputs, outputs in linear_layers(shape) if name in _ATTENTION)
+    matrices = sum(
+        inputs * outputs for name, inputs, outputs in linear_layers(shape) if name in ATTENTION_LAYERS
+    )
     biases = (shape.query_width + 2 * shape.key_width) * shape.query_bias + shape.hidden * shape.output_bias
     return matrices + biases + 2 * shape.head_width * shape.head_norms
 
@@ -86,7 +89,7 @@ def adapter(shape: ModelShape, lora: Lora, layers: Iterable[int] | None = None) 
     count = 0
     for index in range(shape.layers) if layers is None else layers:
         for name, inputs, outputs in linear_layers(shape):
-            is_attention = name in _ATTENTION
+            is_attention = name in ATTENTION_LAYERS
             if (is_attention or not shape.is_sparse(index)) and _adapted(name, is_attention, lora):
                 count += lora.rank * (inputs + outputs) + outputs * lora.dora
     return count
