@@ -93,7 +93,7 @@ def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, in
     words = [sys.executable, "-m", "support.measured_memory"]
     words += [str(folder / f"{job}.yaml"), part, str(folder / "tiny")]
     environment = os.environ | {
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]),
         "MALLOC_MMAP_THRESHOLD_": "65536",
         "OMP_NUM_THREADS": "1",
     }
