@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from kubealign.spec.sections.optimizers import Muon, OptimizerDevice
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
@@ -271,6 +272,22 @@ def test_two_ranks_match_one_rank(
         CorruptCheckpoint, match=r"shard-00000-of-00001\.json does not exist; the folder holds"
     ):
         alone.load(tmp_path / "two" / "shards")
+
+
+@pytest.mark.full
+def test_two_ranks_with_muon_on_the_host_match_one_rank(folder: Path, tmp_path: Path) -> None:
+    """Orthogonalisation in bf16 enlarges the rounding errors of the gradients' sums."""
+    spec = trainer(Precision.BFLOAT16, checkpointing=False)
+    optimizer = spec.optimizer.model_copy(update={"muon": Muon(), "device": OptimizerDevice.HOST})
+    spec = spec.model_copy(update={"optimizer": optimizer})
+    with two_ranks(folder, spec) as (group, handlers):
+        two = run_all(group, handlers, tmp_path / "two")
+    with CommandGroup(0, 1, None, 60) as group:
+        one = run_all(group, commands(folder, 0, 1, spec), tmp_path / "one")
+    for actual, expected in zip(two["steps"], one["steps"], strict=True):
+        assert actual["loss"] == pytest.approx(expected["loss"], abs=5e-2)
+    assert one["steps"][0]["loss"] > one["steps"][5]["loss"] + 0.1
+    assert two["again"] == two["steps"][6:] and one["again"] == one["steps"][6:]
 
 
 def test_two_ranks_in_fp16_skip_the_same_steps(folder: Path, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from support.bad_specs import whole_job
 
 COMMON = {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 500, "hidden_size": 64}
 CONFIGS = {
-    "llama": LlamaConfig(num_hidden_layers=3, intermediate_size=160, **COMMON),
+    # Its keys and values have 2,048 weights each, too few for 8 bits.
+    "llama": LlamaConfig(num_hidden_layers=3, intermediate_size=160, **(COMMON | {"num_key_value_heads": 2})),
     "tied": LlamaConfig(num_hidden_layers=3, intermediate_size=160, tie_word_embeddings=True, **COMMON),
     "experts": Qwen3MoeConfig(
         num_hidden_layers=2, intermediate_size=160, num_experts=64, num_experts_per_tok=2,

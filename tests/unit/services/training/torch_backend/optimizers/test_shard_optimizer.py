@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.training import Backend, Optimizer, TorchBackendSpec, Trainer
+from kubealign.spec.sections.training import Backend, Lora, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import CorruptCheckpoint, Head, UpdatePlan
@@ -38,11 +38,15 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 def make(
-    folder: Path, optimizer: dict[str, Any], precision: Precision = Precision.FLOAT32
+    folder: Path,
+    optimizer: dict[str, Any],
+    precision: Precision = Precision.FLOAT32,
+    lora: Lora | None = None,
 ) -> TorchTrainingBackend:
     spec = Trainer(
         backend=Backend(torch=TorchBackendSpec(precision=precision, microbatch_tokens=24)),
         optimizer=Optimizer.model_validate(optimizer),
+        lora=lora,
     )
     return TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, spec, total_updates=20)
 
@@ -143,6 +147,25 @@ def test_the_loss_falls_and_a_resumed_run_equals_an_uninterrupted_one(
     assert_equal_weights(second, first)
     assert steps(second, batch, objective, range(3, 6)) == results[3:]
     assert_equal_weights(second, straight)
+
+
+def test_an_adapter_has_8_bit_moments_on_the_host(
+    wide_llama: Path, tmp_path: Path, make_batch: Callable[..., Batch], objective: Objective
+) -> None:
+    """The frozen weights in bf16 have no copies on the host; the adapter's are in fp32."""
+    optimizer, lora, batch = OPTIMIZERS["blockwise on host"], Lora(rank=64, alpha=64), make_batch(*LENGTHS)
+    straight, resumed = (make(wide_llama, optimizer, Precision.BFLOAT16, lora) for _ in range(2))
+    results = steps(straight, batch, objective, range(2))
+    straight.save(tmp_path)
+    results += steps(straight, batch, objective, range(2, 6))
+    assert results[-1]["loss"] < results[0]["loss"] - 0.3
+    stepped = straight._optimizer._stepped
+    assert len(stepped) == 28 and {tensor.dtype for tensor in stepped.values()} == {torch.float32}
+    # The factors of 2,048 values at the outputs of keys and values are too small.
+    assert sum("state1" in straight._optimizer.saved_state(parameter) for parameter in stepped) == 24
+    resumed.load(tmp_path)
+    assert steps(resumed, batch, objective, range(2, 6)) == results[2:]
+    assert_equal_weights(resumed, straight)
 
 
 def test_an_untrained_checkpoint_has_no_state(
