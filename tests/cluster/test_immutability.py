@@ -53,6 +53,7 @@ FIXED: list[tuple[str, Any]] = [
     ("teacher", {"teacher": {"model": {"path": "teacher"}}}),
     ("teachers", {"teachers": [{"name": "math", "model": {"path": "teacher"}}]}),
     ("trainer.lora", {"trainer": {"lora": {"rank": 8}}}),
+    ("trainer.lora", {"trainer": {"lora": {"quantization": {"nf4": {}}}}}),
     ("rollout.workflow", {"rollout": {"workflow": {"function": {"module": "a:b"}}}}),
     ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "weight": 2}]}),
     ("rewards", {"rewards": [{"name": "other", "model": {"path": "reward"}}]}),

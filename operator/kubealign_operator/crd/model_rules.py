@@ -103,7 +103,13 @@ from kubealign.spec.sections.trackers import (
     TrackerSpec,
     TrackioTracker,
 )
-from kubealign.spec.sections.training import ConstantSchedule, CosineSchedule, LinearSchedule, Trainer
+from kubealign.spec.sections.training import (
+    NO_MEGATRON_QUANTIZATION,
+    ConstantSchedule,
+    CosineSchedule,
+    LinearSchedule,
+    Trainer,
+)
 from kubealign.spec.sections.validation import (
     EarlyStopping,
     EarlyStoppingTarget,
@@ -189,6 +195,15 @@ def _optimizer_rules() -> Iterator[CelRule]:
     )
     yield CelRule(
         f"{optimizer}.device == 'Accelerator' || {is_torch}", DEVICE_IS_TORCHS, field_path=".optimizer.device"
+    )
+
+
+def _quantization_rule() -> CelRule:
+    """Return the rule that the backend can quantise the base."""
+    return CelRule(
+        "!has(self.backend.megatron) || !has(self.lora) || !has(self.lora.quantization)",
+        NO_MEGATRON_QUANTIZATION,
+        field_path=".lora.quantization",
     )
 
 
@@ -501,7 +516,12 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ConstantSchedule: [_ONE_WARMUP_RULE],
     LinearSchedule: [_ONE_WARMUP_RULE],
     CosineSchedule: [_ONE_WARMUP_RULE],
-    Trainer: [*_parallelism_rules(), *_optimizer_rules(), _divisor_rule("self.ranks", "ranks")],
+    Trainer: [
+        *_parallelism_rules(),
+        *_optimizer_rules(),
+        _quantization_rule(),
+        _divisor_rule("self.ranks", "ranks"),
+    ],
     Muon: [
         CelRule(
             "has(self.learningRate) || self.learningRateAdjustment == 'MatchRmsAdamW'",

@@ -39,6 +39,11 @@ class TorchBackendSpec(SpecModel):
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass to save memory."
     )
+    activation_offload: bool = Field(
+        False,
+        description="Keep the activations that the backward pass needs in host memory; with "
+        "gradientCheckpointing the inputs of the blocks. Changes no gradient, and nothing on a CPU.",
+    )
 
 
 class Backend(SpecUnion):
@@ -166,6 +171,9 @@ class LoraLayerKind(StrEnum):
     MLP = "Mlp"
 
 
+#: Error of a quantised base on the megatron backend.
+NO_MEGATRON_QUANTIZATION = "the megatron backend quantises no weights: remove it, or set backend.torch"
+
 #: Suffix of a layer's name.
 LayerName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -180,6 +188,26 @@ class LoraTargetLayers(SpecUnion):
     )
 
 
+class Nf4Quantization(SpecModel):
+    """4-bit NormalFloat (Dettmers et al. 2023, QLoRA): 16 levels, scaled by the largest magnitude of each 64
+    weights.
+    """
+
+    double_quantization: bool = Field(
+        True,
+        description="Store the scales in 8 bits, in blocks of 256 with a scale of their own: 4.127 bits per "
+        "weight in place of 4.5.",
+    )
+
+
+class BaseQuantization(SpecUnion):
+    """Format of the frozen weights below an adapter."""
+
+    default_member = "nf4"
+
+    nf4: Nf4Quantization | None = Field(None, description="4-bit NormalFloat, by bitsandbytes.")
+
+
 class Lora(SpecModel):
     """Low-rank adaptation (Hu et al. 2021): W + alpha / rank * B A, where only A and B are trained."""
 
@@ -191,6 +219,12 @@ class Lora(SpecModel):
     )
     dora: bool = Field(
         False, description="Separate magnitude and direction (Liu et al. 2024, DoRA), as in peft."
+    )
+    quantization: BaseQuantization | None = Field(
+        None,
+        description="Quantise the frozen linear layers of the blocks (torch backend); null: they have the "
+        "precision of the computation. The model that is trained, sampled and exported, and the reference "
+        "AdapterOff, are then the quantised one.",
     )
 
 
@@ -221,7 +255,9 @@ class Trainer(SpecModel):
 
     @model_validator(mode="after")
     def _layout(self) -> "Trainer":
-        """Check that the optimiser suits the backend, and the ranks the pods and megatron's parallelism."""
+        """Check that the optimiser and the quantisation of the base suit the backend, and the ranks the pods
+        and megatron's parallelism.
+        """
         require_equal_pods(self, self.processes_per_pod, self.ranks)
         problems = list(optimizer_problems(self))
         if problems:
@@ -229,6 +265,9 @@ class Trainer(SpecModel):
         megatron = self.backend.megatron
         if megatron is None:
             return self
+        if self.lora is not None and self.lora.quantization is not None:
+            member = self.lora.quantization.member
+            raise field_errors("Trainer", (("lora", "quantization"), member, NO_MEGATRON_QUANTIZATION))
         if self.ranks % megatron.model_parallel:
             text = (
                 "must be a multiple of tensorParallel x pipelineParallel x contextParallel "
