@@ -43,6 +43,7 @@ from kubealign_services.training.torch_backend.optimizer import (
 )
 from kubealign_services.training.torch_backend.optimizers.factory import make_optimizer, require_packages
 from kubealign_services.training.torch_backend.packing.microbatches import minibatches
+from kubealign_services.training.torch_backend.passes.activation_offload import ActivationOffload
 from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
 from kubealign_services.training.torch_backend.passes.microbatch_passes import (
     MinibatchMetrics,
@@ -149,7 +150,11 @@ class TorchTrainingBackend:
             enable(activation_checkpointing_kwargs={"use_reentrant": False})
         _log_size(model, folder)
         shard_model(model, torch_spec.precision, world_size, device)
-        context = RankContext(rank, world_size, device, torch_spec.microbatch_tokens)
+        # On a CPU the activations are in host memory already.
+        offload = (
+            ActivationOffload(device) if torch_spec.activation_offload and device.type != "cpu" else None
+        )
+        context = RankContext(rank, world_size, device, torch_spec.microbatch_tokens, offload)
         return cls(model, spec, total_updates, context, ModelOrigin(folder, pooling, scores))
 
     @property

@@ -2,7 +2,8 @@
 
 Old log-probabilities and values are computed with the weights that the update starts from. When a step is one
 update, its own forward pass over the same sequences repeats that computation: a quarter of the model's cost.
-The cache holds what the backward pass needs, for no more tokens than one microbatch may have.
+The cache holds what the backward pass needs, for no more tokens than one microbatch may have; with
+`activationOffload` in host memory: no weight changes before the cache is used or dropped.
 """
 
 from collections.abc import Iterator, Mapping

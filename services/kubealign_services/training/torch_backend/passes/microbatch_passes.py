@@ -1,6 +1,7 @@
 """Forward and backward passes over planned microbatches, and their totals over all ranks."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.training.collectives import all_gather_metrics, all_reduce_sum
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
 from kubealign_services.training.torch_backend.packing.microbatches import Microbatch, plan_microbatches
+from kubealign_services.training.torch_backend.passes.activation_offload import ActivationOffload
 from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
 
 
@@ -46,12 +48,15 @@ _CPU_PACK_TOKENS = 1024
 
 @dataclass(frozen=True)
 class RankContext:
-    """Position of this process among the ranks, its device, and the token limit of a pack."""
+    """Position of this process among the ranks, its device, the token limit of a pack, and the offloading of
+    activations, if they are offloaded.
+    """
 
     rank: int
     world_size: int
     device: torch.device
     microbatch_tokens: int
+    activation_offload: ActivationOffload | None = None
 
     @property
     def pack_tokens(self) -> int:
@@ -104,11 +109,22 @@ def run_objective(
         plan_rank_microbatches(model, minibatch, objective.unit, context) if len(minibatch) else ()
     ):
         part = minibatch.select(microbatch.sequences)
-        columns = model(
-            PackedTokens.from_batch(part, context.device, model.shares_prompts), objective.outputs
-        )
+        columns = _forward_for_backward(model, part, objective.outputs, context)
         _backward(columns, part, objective, metrics, microbatch.is_counted, loss_scale)
     return metrics.all_reduce(context.world_size)
+
+
+def _forward_for_backward(
+    model: PackedModel, part: Batch, outputs: frozenset[str], context: RankContext
+) -> dict[str, Tensor]:
+    """Compute the columns of one microbatch and save what a backward pass needs, offloaded where the context
+    says so.
+    """
+    packed = PackedTokens.from_batch(part, context.device, model.shares_prompts)
+    offload = context.activation_offload
+    with nullcontext() if offload is None else offload.during_forward(model):
+        columns: dict[str, Tensor] = model(packed, outputs)
+    return columns
 
 
 def _backward(
@@ -154,8 +170,7 @@ def run_forward_and_cache(
     """Compute `run_forward` and cache its passes, with all columns that the objective reads."""
 
     def compute(part: Batch) -> dict[str, Tensor]:
-        packed = PackedTokens.from_batch(part, context.device, model.shares_prompts)
-        columns = model(packed, outputs | objective.outputs)
+        columns = _forward_for_backward(model, part, outputs | objective.outputs, context)
         cache.add(part, columns)
         return {name: columns[name].detach() for name in outputs}
 
