@@ -8,7 +8,7 @@ from kubealign.planning.memory.engine import engine_memory
 from kubealign.planning.memory.frozen_model import REWARD_PASS_TOKENS, frozen_model_memory
 from kubealign.planning.memory.optimizer_states import bytes_per_value
 from kubealign.planning.memory.peak import MemoryPeak, ProcessRequirements
-from kubealign.planning.memory.trainer import TrainedModel, trainer_memory
+from kubealign.planning.memory.trainer import TrainedModel, offloaded_activations, trainer_memory
 from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import ModelShape
 from kubealign.planning.model.shape_sources import ModelShapes
@@ -165,9 +165,8 @@ class _JobPlanner:
         A reference WithTrainer is offloaded to the host and reloaded beside the trainer's states.
         """
         model, reference = self.policy(), self.spec.effective_reference
-        need = ProcessRequirements(
-            "trainer", model.trainer.ranks, 1, trainer_memory(model), self._host_memory() | model.host_bytes
-        )
+        host = self._host_memory() | model.host_bytes | offloaded_activations(model)
+        need = ProcessRequirements("trainer", model.trainer.ranks, 1, trainer_memory(model), host)
         if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
             need = self._add_idle_model(need, model, self._reference(), "reference", has_vocabulary=True)
         if self.spec.effective_rollout is not None:
@@ -176,9 +175,8 @@ class _JobPlanner:
         return need
 
     def _critic(self, model: TrainedModel) -> ProcessRequirements:
-        need = ProcessRequirements(
-            "critic", model.trainer.ranks, 1, trainer_memory(model), self._host_memory() | model.host_bytes
-        )
+        host = self._host_memory() | model.host_bytes | offloaded_activations(model)
+        need = ProcessRequirements("critic", model.trainer.ranks, 1, trainer_memory(model), host)
         for reward in self.spec.rewards:
             if reward.placement is RewardPlacement.WITH_CRITIC and reward.model is not None:
                 shape = self.shapes.shape_of(reward.model, reward.name, f"spec.rewards[{reward.name}].model")

@@ -5,6 +5,7 @@ master copy of 4 (Rajbhandari et al. 2020, section 3.1). ZeRO shards these over 
 optimiser state, stage 3 everything.
 """
 
+from kubealign.planning.memory.quantized_base import NOT_QUANTIZED, QuantizedBase
 from kubealign.planning.model.trainer_layout import StageParameters, TrainerLayout
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import Trainer
@@ -18,21 +19,29 @@ def bytes_per_value(precision: Precision) -> int:
     return _FP32_BYTES if precision is Precision.FLOAT32 else 2
 
 
-def torch_state_bytes(weights: int, adapted: int | None, precision: Precision, ranks: int) -> dict[str, int]:
+def torch_state_bytes(
+    weights: int,
+    adapted: int | None,
+    precision: Precision,
+    ranks: int,
+    quantized: QuantizedBase = NOT_QUANTIZED,
+) -> dict[str, int]:
     """Return the bytes of the torch backend's states on one rank.
 
     The weights are the fp32 masters, whatever the precision of the computation; below an adapter they have
-    the precision of the computation. FSDP2 shards everything over the ranks (ZeRO-3).
+    the precision of the computation, or are quantised. FSDP2 shards everything over the ranks (ZeRO-3), but
+    the scales of quantised weights.
 
     Args:
         weights: Weights of the model.
         adapted: Weights of the adapter; None: all weights are trained.
+        quantized: Quantised ones of the weights.
     """
     if adapted is None:
         return _divide_over_ranks({"weights": _FP32_BYTES * weights}, weights, ranks)
-    return _divide_over_ranks(
-        {"weights": bytes_per_value(precision) * weights + _FP32_BYTES * adapted}, adapted, ranks
-    )
+    base = bytes_per_value(precision) * (weights - quantized.weights) + quantized.packed
+    states = _divide_over_ranks({"weights": base + _FP32_BYTES * adapted}, adapted, ranks)
+    return {**states, "weights": states["weights"] + quantized.scales}
 
 
 def _divide_over_ranks(weights: dict[str, int], trained: int, ranks: int) -> dict[str, int]:

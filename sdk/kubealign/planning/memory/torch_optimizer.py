@@ -88,7 +88,7 @@ def _matrix_sizes(shape: ModelShape) -> Iterator[int]:
     """Yield the size of each matrix of the blocks, and of each layer's stacks of experts."""
     for index in range(shape.layers):
         for name, inputs, outputs in parameter_counts.linear_layers(shape):
-            if name in parameter_counts.ATTENTION_LAYERS or not shape.is_sparse(index):
+            if parameter_counts.is_attention(name) or not shape.is_sparse(index):
                 yield inputs * outputs
         if shape.is_sparse(index):
             yield shape.experts * parameter_counts.expert(shape)

@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device
-from kubealign.planning.memory.activations import head_working_bytes, layer_activations, output_activations
+from kubealign.planning.memory.activations import (
+    LayerActivations,
+    head_working_bytes,
+    layer_activations,
+    output_activations,
+)
 from kubealign.planning.memory.gathered import gathered_bytes
 from kubealign.planning.memory.optimizer_states import (
     bytes_per_value,
@@ -11,6 +16,7 @@ from kubealign.planning.memory.optimizer_states import (
     torch_state_bytes,
 )
 from kubealign.planning.memory.peak import MemoryPeak, largest_peak
+from kubealign.planning.memory.quantized_base import QuantizedBase, quantized_base
 from kubealign.planning.memory.torch_optimizer import OptimizerMemory, torch_optimizer_memory
 from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import ModelShape
@@ -74,6 +80,12 @@ class TrainedModel:
             return {}
         return {"optimizer": self.optimizer_memory.host}
 
+    @property
+    def offloads_activations(self) -> bool:
+        """True if saved activations are in host memory, apart from the device's."""
+        spec = self.trainer.backend.torch
+        return self.device is Device.GPU and spec is not None and spec.activation_offload
+
     def pass_tokens(self, replicas: int) -> int:
         """Return the tokens of one forward pass on one of `replicas` data-parallel ranks."""
         share = -(-self.work.minibatch_tokens // replicas)
@@ -98,21 +110,22 @@ def trainer_memory(model: TrainedModel) -> MemoryPeak:
 
 
 def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
-    """Return the peaks of one update: the head's backward pass, the last layer's, and the optimiser step.
+    """Return the peaks of one update: the head's backward pass, the last layer's, and the optimiser step; of
+    a quantised base on a CPU also that of loading it.
 
-    An update usually has several forward passes, so gradients exist from the start.
+    An update usually has several forward passes, so gradients exist from the start. Of offloaded activations
+    the device holds those of one layer at a time.
     """
     shape, trainer, precision = model.shape, model.trainer, model.precision
     ranks, size = trainer.ranks, bytes_per_value(precision)
     optimizer = model.optimizer_memory
-    states = torch_state_bytes(model.weights, model.adapter_weights, precision, ranks)
+    quantized = quantized_base(shape, trainer.lora)
+    states = torch_state_bytes(model.weights, model.adapter_weights, precision, ranks, quantized)
     states |= {"optimizer": optimizer.device}
     tokens = model.pass_tokens(ranks)
-    lean = precision is Precision.FLOAT32
-    costs = [layer_activations(shape, index, precision, lean) for index in range(shape.layers)]
-    spec = trainer.backend.torch
-    recompute = Recompute.LAYERS if spec and spec.gradient_checkpointing else Recompute.NOTHING
-    saved = sum(cost.saved_bytes(1, False, recompute) for cost in costs) + output_activations(
+    costs, recompute = _torch_activations(model)
+    per_layer = [cost.saved_bytes(1, False, recompute) for cost in costs]
+    saved = (max(per_layer) if model.offloads_activations else sum(per_layer)) + output_activations(
         shape, precision, model.has_vocabulary
     )
     again = max(cost.saved_bytes(1, False, Recompute.NOTHING) for cost in costs)
@@ -121,7 +134,10 @@ def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
     if model.adapter_weights is not None and head:
         # A frozen head has no weight gradient.
         head -= size * parameter_counts.embedding(shape)
-    matrix = size * shape.hidden * shape.intermediate if model.adapter_weights is None else 0
+    # The gradient of a trained matrix; a quantised one is dequantised for its product.
+    matrix = size * (
+        shape.hidden * shape.intermediate if model.adapter_weights is None else quantized.largest
+    )
     return [
         MemoryPeak(
             "head's backward",
@@ -136,7 +152,41 @@ def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
             | _gathered_bytes(model, size, in_layers=True),
         ),
         MemoryPeak("optimiser's step", states | {"working": optimizer.working}),
+        *_quantization_peaks(model, quantized),
     ]
+
+
+def offloaded_activations(model: TrainedModel) -> dict[str, int]:
+    """Return the bytes of one rank's offloaded activations in host memory, by part; nothing where the
+    activations are not offloaded.
+    """
+    if not model.offloads_activations:
+        return {}
+    costs, recompute = _torch_activations(model)
+    saved = sum(cost.saved_bytes(1, False, recompute) for cost in costs)
+    saved += output_activations(model.shape, model.precision, model.has_vocabulary)
+    return {"activations": int(model.pass_tokens(model.trainer.ranks) * saved)}
+
+
+def _torch_activations(model: TrainedModel) -> tuple[list[LayerActivations], Recompute]:
+    """Return the activations of each layer of the torch backend, and which of them are recomputed."""
+    shape, precision, spec = model.shape, model.precision, model.trainer.backend.torch
+    lean = precision is Precision.FLOAT32
+    costs = [layer_activations(shape, index, precision, lean) for index in range(shape.layers)]
+    return costs, Recompute.LAYERS if spec and spec.gradient_checkpointing else Recompute.NOTHING
+
+
+def _quantization_peaks(model: TrainedModel, quantized: QuantizedBase) -> list[MemoryPeak]:
+    """Return the peak of quantising a base on a CPU, whose memory holds the whole model first.
+
+    Quantising a matrix takes 10 bytes a weight, in 16 bits 14: 10.2 and 13.9 were measured with bitsandbytes
+    0.50.
+    """
+    if not quantized.weights or model.device is Device.GPU:
+        return []
+    size = bytes_per_value(model.precision)
+    working = (10 if size == 4 else 14) * quantized.largest
+    return [MemoryPeak("quantisation of the base", {"weights": size * model.weights, "working": working})]
 
 
 def _gathered_bytes(model: TrainedModel, size: int, in_layers: bool) -> dict[str, int]:
@@ -148,7 +198,7 @@ def _gathered_bytes(model: TrainedModel, size: int, in_layers: bool) -> dict[str
     if model.trainer.ranks == 1 and model.precision is Precision.FLOAT32:
         return {}
     shape = model.shape
-    gathered = gathered_bytes(shape, size, model.has_vocabulary)
+    gathered = gathered_bytes(shape, size, model.has_vocabulary, model.trainer.lora)
     if in_layers and model.adapter_weights is None:
         block = max(parameter_counts.layer(shape, index) for index in range(shape.layers))
         gathered += (size + 4) * block + size * parameter_counts.embedding(shape) * model.has_vocabulary

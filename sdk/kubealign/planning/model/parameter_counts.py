@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from kubealign.planning.model.shape import ModelShape
 from kubealign.spec.sections.training import Lora, LoraLayerKind
 
-#: Names of the attention's linear layers.
-ATTENTION_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 def embedding(shape: ModelShape) -> int:
@@ -21,9 +20,7 @@ def head(shape: ModelShape) -> int:
 
 def attention(shape: ModelShape) -> int:
     """Return the parameters of one layer's attention, including query and key norms."""
-    matrices = sum(
-        inputs * outputs for name, inputs, outputs in linear_layers(shape) if name in ATTENTION_LAYERS
-    )
+    matrices = sum(inputs * outputs for name, inputs, outputs in linear_layers(shape) if name in _ATTENTION)
     biases = (shape.query_width + 2 * shape.key_width) * shape.query_bias + shape.hidden * shape.output_bias
     return matrices + biases + 2 * shape.head_width * shape.head_norms
 
@@ -89,16 +86,21 @@ def adapter(shape: ModelShape, lora: Lora, layers: Iterable[int] | None = None) 
     count = 0
     for index in range(shape.layers) if layers is None else layers:
         for name, inputs, outputs in linear_layers(shape):
-            is_attention = name in ATTENTION_LAYERS
-            if (is_attention or not shape.is_sparse(index)) and _adapted(name, is_attention, lora):
+            in_attention = is_attention(name)
+            if (in_attention or not shape.is_sparse(index)) and _adapted(name, in_attention, lora):
                 count += lora.rank * (inputs + outputs) + outputs * lora.dora
     return count
 
 
-def _adapted(name: str, is_attention: bool, lora: Lora) -> bool:
+def is_attention(name: str) -> bool:
+    """Return True for a linear layer of the attention."""
+    return name in _ATTENTION
+
+
+def _adapted(name: str, in_attention: bool, lora: Lora) -> bool:
     targets = lora.targets
     if targets.names is not None:
         return any(name.endswith(end) or end.endswith(name) for end in targets.names)
-    return targets.kind is LoraLayerKind.ALL_LINEAR or is_attention == (
+    return targets.kind is LoraLayerKind.ALL_LINEAR or in_attention == (
         targets.kind is LoraLayerKind.ATTENTION
     )

@@ -14,8 +14,16 @@ from kubealign.planning.memory.activations import (
 )
 from kubealign.planning.memory.engine import PAGE_TOKENS, cache_bytes, engine_memory
 from kubealign.planning.memory.frozen_model import frozen_model_memory
+from kubealign.planning.memory.gathered import gathered_bytes
 from kubealign.planning.memory.optimizer_states import megatron_state_bytes, torch_state_bytes
-from kubealign.planning.memory.trainer import CPU_PACK_TOKENS, TrainedModel, trainer_memory
+from kubealign.planning.memory.quantized_base import QuantizedBase, quantized_base
+from kubealign.planning.memory.trainer import (
+    CPU_PACK_TOKENS,
+    TrainedModel,
+    _torch_peaks,
+    offloaded_activations,
+    trainer_memory,
+)
 from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import parse_model_shape
 from kubealign.planning.model.trainer_layout import TrainerLayout, stage_parameters, trainer_layout
@@ -30,7 +38,14 @@ from kubealign.spec.sections.engines import (
 from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import SamplingSpec
-from kubealign.spec.sections.training import Backend, Lora, TorchBackendSpec, Trainer
+from kubealign.spec.sections.training import (
+    Backend,
+    BaseQuantization,
+    Lora,
+    Nf4Quantization,
+    TorchBackendSpec,
+    Trainer,
+)
 from kubealign_services.generation.torch_engine import ragged_batch
 from kubealign_services.training.torch_backend.logprobs import chunked_logits
 from kubealign_services.training.torch_backend.passes import microbatch_passes
@@ -182,6 +197,96 @@ def test_an_adapter_reduces_the_peak() -> None:
     adapted = trainer_memory(TrainedModel(SHAPE, Trainer(lora=Lora(rank=1)), WORK, Device.CPU))
     assert adapted.parts["optimizer"] == 8 * parameter_counts.adapter(SHAPE, Lora(rank=1))
     assert adapted.total < full.total
+
+
+def quantised(double: bool) -> Lora:
+    quantization = BaseQuantization(nf4=Nf4Quantization(double_quantization=double))
+    return Lora(rank=1, quantization=quantization)
+
+
+WIDE = parse_model_shape(
+    {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 10,
+    },
+    "test",
+)
+
+
+def test_a_quantised_base_has_half_a_byte_a_weight_and_scales() -> None:
+    # Queries and outputs 64 x 64, keys and values 32 x 64 each, three matrices of 64 x 192.
+    matrices = [64 * 64] * 2 + [32 * 64] * 2 + [64 * 192] * 3
+    assert quantized_base(WIDE, None) == quantized_base(WIDE, Lora(rank=1)) == QuantizedBase()
+    plain = quantized_base(WIDE, quantised(double=False))
+    weights = 3 * sum(matrices)
+    assert plain == QuantizedBase(weights, weights // 2, 4 * weights // 64, 64 * 192)
+    # 64 and 32 scales are one block each, 192 too; 256 values and a mean for each matrix.
+    nested = quantized_base(WIDE, quantised(double=True))
+    assert nested == dataclasses.replace(plain, scales=weights // 64 + 21 * (4 + 4 * 257))
+    assert quantized_base(WIDE, quantised(double=False), layer=1).weights == sum(matrices)
+    # 4.127 bits a weight of a large model (QLoRA, section 3).
+    large = dataclasses.replace(WIDE, hidden=8192, heads=64, key_heads=8, head_width=128, intermediate=28672)
+    base = quantized_base(large, quantised(double=True))
+    assert 8 * (base.packed + base.scales) / base.weights == pytest.approx(4.127, abs=1e-3)
+    # A row of 8 weights is no whole block.
+    assert quantized_base(SHAPE, quantised(double=True)) == QuantizedBase()
+
+
+def test_ranks_share_the_levels_and_repeat_the_scales() -> None:
+    base = QuantizedBase(weights=80, packed=40, scales=7, largest=80)
+    assert torch_state_bytes(100, 10, BF16, 1, base)["weights"] == 2 * 20 + 40 + 7 + 4 * 10
+    assert torch_state_bytes(100, 10, FP32, 3, base)["weights"] == -(-(4 * 20 + 40 + 4 * 10) // 3) + 7
+
+
+def test_gathered_blocks_are_quantised() -> None:
+    dense, lora = gathered_bytes(WIDE, 2, True), quantised(double=True)
+    weights = quantized_base(WIDE, lora, 0).weights
+    assert gathered_bytes(WIDE, 2, True, Lora(rank=1)) == dense
+    assert gathered_bytes(WIDE, 2, True, lora) == dense - 3 * (2 * weights - weights // 2)
+
+
+def test_quantising_a_base_on_a_cpu_needs_the_whole_model_first() -> None:
+    large = dataclasses.replace(WIDE, layers=200)
+    trainer = Trainer(lora=quantised(double=True))
+    peak = trainer_memory(TrainedModel(large, trainer, WORK, Device.CPU))
+    assert peak.name == "quantisation of the base"
+    assert peak.parts["weights"] == 4 * parameter_counts.total(large)
+    assert peak.parts["working"] == 10 * 64 * 192
+    # The device of a GPU machine never has it: a dequantised matrix at a time.
+    peak = trainer_memory(TrainedModel(large, trainer, WORK, Device.GPU))
+    assert peak.name == "layers' backward" and peak.parts["working"] == 4 * 64 * 192
+    dense = trainer_memory(TrainedModel(large, Trainer(lora=Lora(rank=1)), WORK, Device.GPU))
+    assert peak.parts["weights"] < 0.2 * dense.parts["weights"]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_offloaded_activations_are_in_host_memory(checkpointing: bool) -> None:
+    deep = dataclasses.replace(WIDE, layers=50)
+
+    def model(offload: bool, device: Device = Device.GPU) -> TrainedModel:
+        spec = TorchBackendSpec(
+            microbatch_tokens=16, gradient_checkpointing=checkpointing, activation_offload=offload
+        )
+        return TrainedModel(deep, Trainer(backend=Backend(torch=spec)), WORK, device)
+
+    cost = layer_activations(WIDE, 0, FP32, fused=True)
+    recompute = Recompute.LAYERS if checkpointing else Recompute.NOTHING
+    layer, ends = cost.saved_bytes(1, False, recompute), output_activations(WIDE, FP32, True)
+    assert offloaded_activations(model(False)) == {}
+    assert offloaded_activations(model(True)) == {"activations": 16 * int(50 * layer + ends)}
+    dense, moved = (_torch_peaks(model(each)) for each in (False, True))
+    for one, other in zip(dense, moved, strict=True):
+        assert one.name == other.name
+        if "activations" in one.parts:
+            assert one.parts["activations"] - other.parts["activations"] == 16 * int(49 * layer)
+    # On a CPU both are the same memory.
+    assert offloaded_activations(model(True, Device.CPU)) == {}
+    assert trainer_memory(model(True, Device.CPU)) == trainer_memory(model(False, Device.CPU))
 
 
 def test_kv_cache_bytes() -> None:
