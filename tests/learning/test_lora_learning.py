@@ -73,3 +73,35 @@ def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     rewards = OnlineLearner(tmp_path / "online", task, {"grpo": entry}, seed=1).learn(16)
     assert fmean(rewards[:2]) < 0.6, rewards
     assert fmean(rewards[-3:]) > 0.85, rewards
+
+
+def test_imitation_and_reward_above_a_quantised_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imitate the answers of a base in NF4, then learn from a reward with samples of the merged model."""
+    wide = LARGE | {"hidden_size": 64, "intermediate_size": 128}
+    build_model(wide, TOKENIZER, 1, tmp_path / "first", "")
+    full = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 5e-3}}})
+    base = TorchTrainingBackend.create(tmp_path / "first", Head.LANGUAGE_MODEL, full, total_updates=60)
+    imitate(base, lambda draw, prompt: draw.choice(prompt), 60)
+    base.export(tmp_path / "base")
+
+    lora = LORA | {"dora": False, "quantization": {"nf4": {}}}
+    adapted = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}, "lora": lora})
+    tuned = TorchTrainingBackend.create(
+        tmp_path / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1
+    )
+    losses = imitate(tuned, lambda draw, prompt: 2 * draw.choice(prompt), 40)
+    assert losses[0] > 1.0 and fmean(losses[-4:]) < 0.5, losses
+    tuned.export(tmp_path / "tuned")
+
+    monkeypatch.setattr(
+        "support.online_learning.build_model",
+        lambda _1, _2, _3, folder, _4: shutil.copytree(tmp_path / "tuned", folder),
+    )
+    task = Task(PROMPTS, lambda p, r: float(r == 2 * p[-1]), wide, 4, 5e-3, {"lora": lora})
+    entry = {"promptsPerStep": 24, "samplesPerPrompt": 6, "epochsPerStep": 2}
+    learner = OnlineLearner(tmp_path / "online", task, {"grpo": entry}, seed=1)
+    rewards = learner.learn(8)
+    # The engine samples from the model that is trained, the dequantised base with the adapter.
+    gaps = [figures["rollout/logprob_gap_max"] for figures in learner.figures]
+    assert max(gaps) < 1e-3, gaps
+    assert fmean(rewards[-2:]) > fmean(rewards[:2]) + 0.15, rewards

@@ -5,6 +5,7 @@ import json
 import multiprocessing as mp
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from kubealign.spec.sections.optimizers import Muon, OptimizerDevice
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, TorchBackendSpec, Trainer
+from kubealign.spec.sections.training import (
+    AdamW,
+    Backend,
+    BaseQuantization,
+    Lora,
+    Nf4Quantization,
+    Optimizer,
+    TorchBackendSpec,
+    Trainer,
+)
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.training.collectives import all_gather_bytes
@@ -24,6 +34,7 @@ from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFin
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.loss_scaling import LossScaler, LossScaleState
 from kubealign_services.training.torch_backend.model.fsdp import local_shard
+from kubealign_services.training.torch_backend.passes.activation_offload import ActivationOffload
 from support.command_key import COMMAND_KEY
 from support.free_address import free_address
 
@@ -31,6 +42,7 @@ pytestmark = pytest.mark.timeout(240)
 
 VOCABULARY = 41
 STEPS = 10
+NF4 = BaseQuantization(nf4=Nf4Quantization())
 # 32 tokens per pack; step 4 has one sequence, so one rank has no sequence.
 LENGTHS = [(5, 9, 1, 12, 7, 30, 3, 16), (2, 2, 2, 40), (33, 1), (8,) * 7, (6,)] * 2
 
@@ -92,6 +104,17 @@ def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handler
         plan = UpdatePlan(1, len(LENGTHS[number]), seed=number)
         return json.dumps(backends[0].train_step(batch_of(number), objective, plan)).encode()
 
+    def offload(_: bytes) -> bytes:
+        """Offload activations although they are on a CPU, and drop the earlier count of moved bytes."""
+        moved = ActivationOffload(torch.device("cpu"), minimum_bytes=256)
+        backends[0]._context = replace(backends[0]._context, activation_offload=moved)
+        return b""
+
+    def moved_bytes(_: bytes) -> bytes:
+        moved = backends[0]._context.activation_offload
+        count = 0 if moved is None else moved.moved_bytes
+        return json.dumps([int(each) for each in all_gather_bytes(str(count).encode(), world_size)]).encode()
+
     def poison(_: bytes) -> bytes:
         batch = batch_of(0)
         batch.scalars["poison"] = 1.0
@@ -150,7 +173,8 @@ def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handler
 
     scaling = {"Scale": scale, "States": scaler_states, "Overflow": overflow_on_the_last_rank}
     handlers = {"Create": create, "Step": step, "Poison": poison, "Ask": ask}
-    return {**handlers, **scaling, "Save": save, "Load": load, "Export": export}
+    moving = {"Offload": offload, "Moved": moved_bytes}
+    return {**handlers, **scaling, **moving, "Save": save, "Load": load, "Export": export}
 
 
 def scaler(backend: TorchTrainingBackend) -> LossScaler:
@@ -208,16 +232,20 @@ def run_all(group: CommandGroup, handlers: Handlers, work: Path) -> dict[str, An
     return {"steps": steps, "asked": asked, "again": again, "columns": load_file(work / "asked")}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def save_llama(folder: Path, width: int = 24, spread: float = 0.2) -> Path:
     torch.manual_seed(3)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=24, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.2,
+        vocab_size=VOCABULARY, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, initializer_range=spread,
         tie_word_embeddings=True,
     )  # fmt: skip
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_llama(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -227,8 +255,10 @@ def folder(tmp_path: Path) -> Path:
         pytest.param(Precision.BFLOAT16, False, 5e-2, None, marks=pytest.mark.full),
         (Precision.FLOAT32, True, 1e-5, Lora(rank=3, alpha=12, dora=True)),
         pytest.param(Precision.BFLOAT16, True, 5e-2, Lora(rank=3, alpha=12), marks=pytest.mark.full),
+        (Precision.FLOAT32, True, 1e-5, Lora(rank=3, alpha=12, quantization=NF4)),
+        (Precision.BFLOAT16, False, 5e-2, Lora(rank=3, alpha=12, quantization=NF4)),
     ],
-    ids=["fp32", "bf16", "dora fp32", "lora bf16"],
+    ids=["fp32", "bf16", "dora fp32", "lora bf16", "nf4 fp32", "nf4 bf16"],
 )
 def test_two_ranks_match_one_rank(
     precision: Precision,
@@ -239,6 +269,9 @@ def test_two_ranks_match_one_rank(
     tmp_path: Path,
 ) -> None:
     spec = trainer(precision, checkpointing, lora)
+    if lora is not None and lora.quantization is not None:
+        # Rows of whole blocks.
+        folder = save_llama(tmp_path / "wide", 64, 0.12)
     with two_ranks(folder, spec) as (group, handlers):
         two = run_all(group, handlers, tmp_path / "two")
     with CommandGroup(0, 1, None, 60) as group:
@@ -288,6 +321,35 @@ def test_two_ranks_with_muon_on_the_host_match_one_rank(folder: Path, tmp_path: 
         assert actual["loss"] == pytest.approx(expected["loss"], abs=5e-2)
     assert one["steps"][0]["loss"] > one["steps"][5]["loss"] + 0.1
     assert two["again"] == two["steps"][6:] and one["again"] == one["steps"][6:]
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "lora"),
+    [(False, None), (True, Lora(rank=3, alpha=12, quantization=NF4))],
+    ids=["all weights", "nf4"],
+)
+def test_offloaded_activations_change_nothing(checkpointing: bool, lora: Lora | None, tmp_path: Path) -> None:
+    folder = save_llama(tmp_path / "model", 64, 0.12)
+    spec = trainer(Precision.FLOAT32, checkpointing, lora)
+    results = {}
+    with two_ranks(folder, spec) as (group, handlers):
+        for offloads in (False, True):
+
+            def tell(name: str, payload: str = "") -> bytes:
+                return group.run(name, payload.encode(), handlers)
+
+            tell("Create")
+            if offloads:
+                tell("Offload")
+            steps = [json.loads(tell("Step", str(number))) for number in range(5)]
+            asked = json.loads(tell("Ask", str(tmp_path / f"asked-{offloads}")))
+            results[offloads] = (steps, asked, load_file(tmp_path / f"asked-{offloads}"))
+            moved = json.loads(tell("Moved"))
+            assert len(moved) == 2 and all((count > 0) is offloads for count in moved)
+    steps, asked, columns = results[True]
+    assert (steps, asked) == results[False][:2]
+    for name, expected in results[False][2].items():
+        assert torch.equal(columns[name], expected), name
 
 
 def test_two_ranks_in_fp16_skip_the_same_steps(folder: Path, tmp_path: Path) -> None:

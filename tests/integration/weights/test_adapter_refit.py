@@ -13,7 +13,14 @@ import torch
 from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import WeightTransport
-from kubealign.spec.sections.training import AdamW, Lora, Optimizer, Trainer
+from kubealign.spec.sections.training import (
+    AdamW,
+    BaseQuantization,
+    Lora,
+    Nf4Quantization,
+    Optimizer,
+    Trainer,
+)
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
@@ -39,6 +46,8 @@ from support.tiny_jobs import ARCHITECTURE
 pytestmark = pytest.mark.timeout(120)
 
 LETTERS = "abcdefghijklmnop"
+#: Rows of whole blocks of quantised weights, large enough that their rounding shows.
+WIDE = ARCHITECTURE | {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.1}
 
 
 class Site:
@@ -46,9 +55,12 @@ class Site:
 
     def __init__(self, folder: Path, lora: Lora | None) -> None:
         self.model = folder / "model"
+        quantised = lora is not None and lora.quantization is not None
         if not self.model.is_dir():
-            build_model(ARCHITECTURE, train_character_tokenizer([LETTERS]), 1, self.model, "")
-        spec = Trainer(lora=lora, optimizer=Optimizer(adam_w=AdamW(learning_rate=3e-2)))
+            architecture = WIDE if quantised else ARCHITECTURE
+            build_model(architecture, train_character_tokenizer([LETTERS]), 1, self.model, "")
+        rate = 1e-2 if quantised else 3e-2
+        self.spec = spec = Trainer(lora=lora, optimizer=Optimizer(adam_w=AdamW(learning_rate=rate)))
         self.core = TrainingCore(
             lambda: TorchTrainingBackend.create(self.model, Head.LANGUAGE_MODEL, spec, total_updates=9),
             MeanNegativeLogprob(),
@@ -88,7 +100,7 @@ class Site:
     ) -> AsyncGenerator[tuple[RefitWorker, TorchRolloutEngine]]:
         engine = TorchRolloutEngine.create(self.model, engine_spec.TorchEngineSpec(max_sequences=4))
         if base:
-            engine.refit(read_folder_weights(self.model), BASE_VERSION)
+            engine.refit(read_folder_weights(self.model, self.spec), BASE_VERSION)
 
         def compute(call: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
             return asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
@@ -108,10 +120,18 @@ class Site:
         self._threads.shutdown()
 
 
-@pytest.mark.parametrize("dora", [False, True])
-async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "lora",
+    [
+        Lora(rank=2, alpha=8),
+        Lora(rank=2, alpha=8, dora=True),
+        Lora(rank=2, alpha=8, quantization=BaseQuantization(nf4=Nf4Quantization())),
+    ],
+    ids=["lora", "dora", "nf4"],
+)
+async def test_only_the_adapter_is_transferred_and_all_engines_agree(lora: Lora, tmp_path: Path) -> None:
     """Check that an early worker, a late one, and one that recovers from a failure agree with the trainer."""
-    site = Site(tmp_path, Lora(rank=2, alpha=8, dora=dora))
+    site = Site(tmp_path, lora)
     probe = list(range(3, 15))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(site.close)
@@ -137,12 +157,16 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool,
         async with site.worker("rollout-2", base=False) as (lame, theirs):
             await asyncio.wait_for(_quarantine(lame), 10)
             assert "before the weights that it is an adapter to" in lame.quarantine_reason
-            theirs.refit(read_folder_weights(site.model), BASE_VERSION)
-            with torch.no_grad():
-                next(theirs._runner.model.module.parameters()).mul_(0.9)
+            if lora.quantization is None:
+                theirs.refit(read_folder_weights(site.model), BASE_VERSION)
+                with torch.no_grad():
+                    next(theirs._runner.model.module.parameters()).mul_(0.9)
+            else:
+                # The weights before their quantisation are another base.
+                theirs.refit(read_folder_weights(site.model), BASE_VERSION)
             await broadcast.publish(4)
             await asyncio.wait_for(_cause(lame, "canary"), 10)
-            theirs.refit(read_folder_weights(site.model), BASE_VERSION)
+            theirs.refit(read_folder_weights(site.model, site.spec), BASE_VERSION)
             site.train(5)
             await broadcast.publish(5)
             # A quorum has taken the version; this worker may still be refitting.
@@ -161,7 +185,8 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool,
         batch = pack([probe], ["probe"])
         request = training_pb2.ForwardRequest(fence=1, batch=encode(batch), outputs=["logprobs"])
         reply = AdapterOffLogprobsCommand(site.core)(request)
-        fresh = TorchTrainingBackend.create(site.model, Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
+        untrained = Trainer() if lora.quantization is None else site.spec
+        fresh = TorchTrainingBackend.create(site.model, Head.LANGUAGE_MODEL, untrained, total_updates=1)
         expected = fresh.forward(batch, frozenset({"logprobs"}))["logprobs"]
         assert reply.columns and torch.equal(_logprobs(reply), expected)
 

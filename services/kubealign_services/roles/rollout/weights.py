@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from kubealign.spec.sections.training import Trainer
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.runtime.model_cache import local_copy
 from kubealign_services.runtime.rpc.errors import OutOfOrder
+from kubealign_services.training.adapters.quantization import round_weight, select_quantized_layers
+from kubealign_services.training.torch_backend.precision import compute_dtype
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
 #: Version of untrained weights.
@@ -108,16 +111,28 @@ class FixedWeights:
         await self._loaded.wait()
 
 
-def read_folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+def read_folder_weights(folder: Path, trainer: Trainer | None = None) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) of all weights of a Hugging Face folder, tied ones once.
 
     Raises OSError if the folder has none.
+
+    Args:
+        trainer: Spec of a trainer that adapts these weights. Where it quantises them, the weights are
+            the quantised ones, as it computes with them.
     """
+    quantization = None if trainer is None or trainer.lora is None else trainer.lora.quantization
     # Use the model's own loader, which knows every version and layout of the files.
     model = AutoModelForCausalLM.from_pretrained(local_copy(folder), local_files_only=True, dtype="auto")
+    rounded: set[str] = set()
+    if quantization is not None:
+        rounded = {f"{name}.weight" for name in select_quantized_layers(model)}
     seen: set[int] = set()
     for name, weight in model.state_dict(keep_vars=True).items():
         # Tied weights are one tensor under several names.
         if id(weight) not in seen:
             seen.add(id(weight))
-            yield name, weight.detach() if isinstance(weight, torch.nn.Parameter) else weight
+            if trainer is not None and quantization is not None and name in rounded:
+                dtype = compute_dtype(trainer.backend.value.precision)
+                yield name, round_weight(weight, quantization, dtype)
+            else:
+                yield name, weight.detach() if isinstance(weight, torch.nn.Parameter) else weight

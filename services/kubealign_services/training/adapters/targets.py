@@ -20,7 +20,7 @@ def select_target_layers(backbone: PreTrainedModel, targets: LoraTargetLayers) -
     Raises ValueError, listing the available suffixes, for a suffix that no linear layer has, or a kind that
     the model does not have.
     """
-    layers = list(_linear_layers(backbone))
+    layers = list(linear_layers(backbone))
     if targets.names is None:
         kind = targets.kind or LoraLayerKind.ALL_LINEAR
         chosen = [name for name, layer_kind in layers if kind in (LoraLayerKind.ALL_LINEAR, layer_kind)]
@@ -36,8 +36,10 @@ def select_target_layers(backbone: PreTrainedModel, targets: LoraTargetLayers) -
     return [name for name, _ in layers if any(_has_suffix(name, suffix) for suffix in targets.names)]
 
 
-def _linear_layers(backbone: PreTrainedModel) -> Iterator[tuple[str, LoraLayerKind | None]]:
-    """Yield (name, ATTENTION or MLP, or None for layers outside the blocks)."""
+def linear_layers(backbone: PreTrainedModel) -> Iterator[tuple[str, LoraLayerKind | None]]:
+    """Yield (name, ATTENTION or MLP, or None for layers outside the blocks) of each linear layer but the
+    language-model head.
+    """
     head = None
     if backbone.base_model is not backbone:
         head = backbone.get_output_embeddings()

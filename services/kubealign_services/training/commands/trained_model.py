@@ -11,6 +11,11 @@ from kubealign.spec.learning_rates import LearningRate
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.training.adapters.quantization import (
+    QuantizationNotInstalled,
+    check_quantization_installed,
+)
 from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
 from kubealign_services.training.commands.server import CommandDispatcher, Handler, serve_group
@@ -31,6 +36,13 @@ class TrainedModelProcess:
     context: ProcessContext
     role: str
     spec: Trainer
+
+    def __post_init__(self) -> None:
+        """Raise PermanentFailure when a library of the spec is missing, before anything is loaded."""
+        try:
+            check_quantization_installed(None if self.spec.lora is None else self.spec.lora.quantization)
+        except QuantizationNotInstalled as error:
+            raise PermanentFailure(f"spec.{self.role}.{error}") from error
 
     def log_learning_rate(self, rate: LearningRate) -> None:
         """Log the peak learning rate and its origin, on rank 0."""

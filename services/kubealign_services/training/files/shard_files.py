@@ -62,8 +62,14 @@ def check_adapter(path: Path, saved: dict[str, Any] | None, expected: dict[str, 
 
 
 def adapter_identity(lora: Lora | None) -> dict[str, Any] | None:
-    """Return the settings that identify an adapter: all but the dropout, which changes no weight."""
-    return None if lora is None else lora.model_dump(mode="json", by_alias=True, exclude={"dropout"})
+    """Return the settings that identify an adapter: all but the dropout, which changes no weight.
+
+    The base's quantization is left out where there is none, as in checkpoints of versions without it.
+    """
+    if lora is None:
+        return None
+    hidden = {"dropout"} if lora.quantization is not None else {"dropout", "quantization"}
+    return lora.model_dump(mode="json", by_alias=True, exclude=hidden)
 
 
 def file_digest(path: Path) -> str:

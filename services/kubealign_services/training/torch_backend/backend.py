@@ -15,6 +15,7 @@ from kubealign.spec.sections.training import HeadInit, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.host_offloader import make_offloader
+from kubealign_services.training.adapters.quantization import check_quantization_installed
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.torch_backend.checkpoints.checkpoint import load_shard, save_shard
 from kubealign_services.training.torch_backend.checkpoints.export import export_folder, stream_weights
@@ -34,6 +35,7 @@ from kubealign_services.training.torch_backend.model.lora import (
     add_adapters,
     stream_adapter,
 )
+from kubealign_services.training.torch_backend.model.nf4_linear import quantize_layers, weight_shapes
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, has_dropout
 from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
@@ -123,7 +125,8 @@ class TorchTrainingBackend:
         """Create the model of a Hugging Face folder with its first weights, on all ranks.
 
         Several ranks need a process group, as `CommandGroup` creates it. Raises what `require_packages`,
-        `load_model`, `add_adapters`, `shard_model` and `make_optimizer` raise.
+        `check_quantization_installed`, `load_model`, `quantize_layers`, `add_adapters`, `shard_model` and
+        `make_optimizer` raise.
 
         Args:
             total_updates: Optimiser steps of the whole job, for the learning rate schedule.
@@ -135,6 +138,7 @@ class TorchTrainingBackend:
         """
         torch_spec = _torch_spec(spec)
         require_packages(spec.optimizer)
+        check_quantization_installed(None if spec.lora is None else spec.lora.quantization)
         device = compute_device()
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -142,6 +146,8 @@ class TorchTrainingBackend:
         dtype = torch.float32 if spec.lora is None else compute_dtype(torch_spec.precision)
         model = load_model(folder, head, dtype, head_init, seed, scores, attributes)
         if spec.lora is not None:
+            if spec.lora.quantization is not None:
+                quantize_layers(model.backbone, spec.lora.quantization)
             add_adapters(model, spec.lora, seed)
             patch_cpu_linear(model)
         model = model.to(device)
@@ -270,7 +276,7 @@ class TorchTrainingBackend:
         self._forward_cache = ForwardCache(self._context.microbatch_tokens)
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """See TrainingBackend. Holds no second copy of the weights."""
+        """See TrainingBackend. Holds no second copy of the weights: a quantised base stays quantised."""
         if self._lora is None:
             raise ValueError("all weights are trained: there is no adapter to disable")
         with adapters_disabled(self.model):
@@ -370,7 +376,7 @@ class TorchTrainingBackend:
 
 
 def _log_size(model: PackedModel, folder: Path) -> None:
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    sizes = [(shape.numel(), is_trained) for shape, is_trained in weight_shapes(model)]
     trained = sum(size for size, is_trained in sizes if is_trained)
     log.info(
         "model made",

@@ -22,6 +22,7 @@ from kubealign_services.training.torch_backend.model.lora import (
     is_transposed,
     stream_adapter,
 )
+from kubealign_services.training.torch_backend.model.nf4_linear import dequantized
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 
 
@@ -45,11 +46,14 @@ def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
 
 
 def named_weights(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, parameter or persistent buffer) of the model, sharded as stored, tied weights once."""
+    """Yield (name, parameter or persistent buffer) of the model, sharded as stored, tied weights once;
+    collective where weights are quantised, which are dequantised one by one.
+    """
     tied = set(getattr(backbone, "all_tied_weights_keys", None) or {})
     named = [*backbone.named_parameters(remove_duplicate=False), *_persistent_buffers(backbone)]
     originals = {id(tensor) for name, tensor in named if name not in tied}
-    return ((name, tensor) for name, tensor in named if not (name in tied and id(tensor) in originals))
+    once = ((name, tensor) for name, tensor in named if not (name in tied and id(tensor) in originals))
+    return dequantized(backbone, once)
 
 
 def has_converted_layout(backbone: PreTrainedModel) -> bool:

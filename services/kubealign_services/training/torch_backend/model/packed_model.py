@@ -17,6 +17,7 @@ from kubealign_services.training.torch_backend.logprobs.candidate_logprobs impor
 from kubealign_services.training.torch_backend.logprobs.chunked_logits import Temperature
 from kubealign_services.training.torch_backend.logprobs.collision import collision_probabilities
 from kubealign_services.training.torch_backend.logprobs.token_logprobs import token_logprobs
+from kubealign_services.training.torch_backend.model.nf4_linear import weight_shapes
 from kubealign_services.training.torch_backend.packing.packed_attention import (
     PLAN_ARGUMENT,
     PackedAttentionPlan,
@@ -138,8 +139,8 @@ class PackedModel(nn.Module):
         its matrices take 2 for each weight.
         """
         config = self.backbone.config.get_text_config()
-        matrices = [each for each in self.backbone.parameters() if each.dim() > 1]
-        weights = sum(each.numel() for each in matrices if each.shape[0] != config.vocab_size)
+        matrices = [shape for shape, _ in weight_shapes(self.backbone) if len(shape) > 1]
+        weights = sum(shape.numel() for shape in matrices if shape[0] != config.vocab_size)
         return float(config.hidden_size * config.num_hidden_layers / max(1, weights))
 
     @property
