@@ -18,20 +18,18 @@ _TRANSFORMERS = (
 
 
 def modules_to_preload(jobs: Iterable[AlignmentJob]) -> list[str]:
-    """Return the import names, heavy libraries first."""
+    """Return the import names, heavy libraries first.
+
+    Neither peft nor bitsandbytes, which peft imports: it asks CUDA for the devices, after which forked
+    processes cannot use them.
+    """
     jobs = list(jobs)
     types = dict.fromkeys(
         kind for job in jobs for _, model in named_models(job) for kind in _model_types(model)
     )
     own = [f"transformers.models.{kind}.modeling_{kind}" for kind in types]
-    adapters = ["peft"] if any(_uses_lora(job) for job in jobs) else []
     main = dict.fromkeys(process.module for job in jobs for process in roles(job))
-    return [*_LIBRARIES, *_TRANSFORMERS, *own, *adapters, *main]
-
-
-def _uses_lora(job: AlignmentJob) -> bool:
-    critic = job.spec.critic
-    return job.spec.trainer.lora is not None or (critic is not None and critic.lora is not None)
+    return [*_LIBRARIES, *_TRANSFORMERS, *own, *main]
 
 
 def _model_types(model: Model) -> Iterator[str]:

@@ -23,6 +23,7 @@ from kubealign_services.roles.rollout.weights import (
     BASE_VERSION,
     FixedWeights,
     WorkerWeights,
+    check_base_libraries,
     read_folder_weights,
 )
 from kubealign_services.roles.rollout.worker import RolloutWorker
@@ -35,10 +36,6 @@ from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.scoring.functions.errors import RewardMissing
 from kubealign_services.telemetry.rates import Rate
-from kubealign_services.training.adapters.quantization import (
-    QuantizationNotInstalled,
-    check_quantization_installed,
-)
 from kubealign_services.weights.receive.receiver_factory import open_receiver
 from kubealign_services.weights.receive.recovery import recover_weights
 from kubealign_services.weights.receive.refit_worker import RefitWorker
@@ -58,11 +55,8 @@ async def serve(context: ProcessContext, open_engine: OpenEngine = open_generato
     prepared = load_prepared(settings.run_dir)
     folder = prepared.model_folder("policy")
     trains, trainer = context.job.spec.algorithm.value.trains, context.job.spec.trainer
-    if trains and trainer.lora is not None:
-        try:
-            check_quantization_installed(trainer.lora.quantization)
-        except QuantizationNotInstalled as error:
-            raise PermanentFailure(f"spec.trainer.{error}") from error
+    if trains:
+        check_base_libraries(trainer)
     timeout = rollout.refit.timeout_seconds
     async with context.bus() as bus, open_engine(context, rollout.engine, folder) as generator:
 

@@ -14,8 +14,14 @@ from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.checkpoints.fence import StaleFence
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.runtime.model_cache import local_copy
+from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.rpc.errors import OutOfOrder
-from kubealign_services.training.adapters.quantization import round_weight, select_quantized_layers
+from kubealign_services.training.adapters.quantization import (
+    QuantizationNotInstalled,
+    check_quantization_installed,
+    round_weight,
+    select_quantized_layers,
+)
 from kubealign_services.training.torch_backend.precision import compute_dtype
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
@@ -109,6 +115,14 @@ class FixedWeights:
     async def wait_until_released(self) -> None:
         """Wait until the weights are loaded."""
         await self._loaded.wait()
+
+
+def check_base_libraries(trainer: Trainer) -> None:
+    """Raise PermanentFailure when the library that quantises an adapter's base is missing."""
+    try:
+        check_quantization_installed(None if trainer.lora is None else trainer.lora.quantization)
+    except QuantizationNotInstalled as error:
+        raise PermanentFailure(f"spec.trainer.{error}") from error
 
 
 def read_folder_weights(folder: Path, trainer: Trainer | None = None) -> Iterator[tuple[str, Tensor]]:

@@ -5,10 +5,9 @@ largest magnitude of each block of 64 weights. With double quantisation the scal
 numbers in blocks of 256.
 
 Trainer and rollout workers quantise the same checkpoint on a CPU with these functions, so that both have the
-same levels bit for bit. bitsandbytes is imported on demand: the import takes two seconds.
+same levels bit for bit. bitsandbytes is imported on demand: the import takes a second.
 """
 
-import logging
 from importlib.util import find_spec
 from typing import Any
 
@@ -90,8 +89,6 @@ def round_weight(weight: Tensor, quantization: BaseQuantization, dtype: torch.dt
 
 def bitsandbytes() -> Any:
     """Import bitsandbytes."""
-    # It warns of an optional kernel for inference on some processors, which nothing here uses.
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     import bitsandbytes
 
     return bitsandbytes

@@ -1,5 +1,7 @@
 """Pure rules of the local runner: spec changes, backoff, threads, messages."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -384,3 +386,16 @@ def test_fork_server_preloads_model_modules(tmp_path: Path) -> None:
     assert "transformers.models.qwen2.modeling_qwen2" in result
     assert result.index("torch") < result.index("kubealign_services.roles.trainer.main")
     assert len(result) == len(set(result))
+
+
+@pytest.mark.slow
+def test_the_fork_server_does_not_import_bitsandbytes() -> None:
+    """Import what is preloaded for a job with a quantised base: after bitsandbytes' calls of CUDA, no forked
+    process could use a GPU.
+    """
+    job = with_spec(PPO, ("spec:\n", "spec:\n  trainer: {lora: {quantization: {nf4: {}}}}\n"))
+    assert job.spec.trainer.lora is not None and job.spec.trainer.lora.quantization is not None
+    imports = "\n".join(f"import {module}" for module in modules_to_preload([job]))
+    program = f"{imports}\nimport sys\nprint('bitsandbytes' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert done.stdout.split() == ["False"], done.stderr
