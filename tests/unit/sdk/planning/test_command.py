@@ -229,3 +229,16 @@ def test_a_reference_that_is_too_large_in_any_precision_gets_ranks(file: Path) -
     assert re.fullmatch(
         r"set spec\.trainer\.backend\.torch\.precision: BFloat16, spec\.reference\.ranks: [248]", remedy
     )
+
+
+def test_offloaded_activations_and_a_quantised_base_of_policy_and_critic(file: Path) -> None:
+    """Both models hold less on the device; their activations are in host memory."""
+    (_, plain) = planned(file)
+    saving = "backend: {torch: {activationOffload: true}}, lora: {quantization: {nf4: {}}}"
+    jobs = JOBS.replace("  critic: {", f"  critic: {{{saving}, ")
+    file.write_text(f"{jobs}  trainer: {{{saving}}}\n")
+    (_, small) = planned(file)
+    for before, after in zip(plain["processes"][:2], small["processes"][:2], strict=True):
+        assert before["group"] == after["group"]
+        assert "activations" not in before["host"] and after["host"]["activations"] > 0
+        assert after["parts"]["weights"] < before["parts"]["weights"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
 from kubealign.planning.machine import Device
 from kubealign.planning.memory.optimizer_states import torch_state_bytes
@@ -26,6 +26,7 @@ from kubealign.spec.sections.training import (
     Backend,
     BaseQuantization,
     Lora,
+    LoraTargetLayers,
     Nf4Quantization,
     Optimizer,
     TorchBackendSpec,
@@ -75,8 +76,15 @@ def make(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, save_model: Callable[..., Path]) -> Path:
-    return save_model(CONFIG, tmp_path_factory.mktemp("wide"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(CONFIG)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):
+            nn.init.normal_(parameter, std=0.1)
+    path: Path = tmp_path_factory.mktemp("wide")
+    model.save_pretrained(path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +222,38 @@ def test_exports_are_the_dequantised_base_with_the_adapter(
     base = AutoModelForCausalLM.from_pretrained(rounded_folder)
     adapted = PeftModel.from_pretrained(base, tmp_path / "result" / "adapter")
     torch.testing.assert_close(logprobs(adapted), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_mixture_exports_quantised_layers_without_adapters_too(
+    tmp_path: Path, save_model: Callable[..., Path], make_batch: Callable[..., Batch], objective: Objective
+) -> None:
+    """Train the queries' adapters of a mixture; the other quantised layers have none, experts and router stay
+    as they are.
+    """
+    config = Qwen3MoeConfig(
+        vocab_size=41, hidden_size=64, intermediate_size=128, moe_intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2,
+        initializer_range=0.1,
+    )  # fmt: skip
+    folder = save_model(config, tmp_path / "mixture")
+    queries = lora().model_copy(update={"targets": LoraTargetLayers(names=["q_proj"])})
+    backend, batch = make(folder, queries), make_batch(9)
+    names = [name for name, module in backend.model.named_modules() if isinstance(module, Nf4Linear)]
+    assert [name.rpartition("self_attn.")[2] for name in names] == [
+        "q_proj.base_layer", "k_proj", "v_proj", "o_proj"
+    ]  # fmt: skip
+    for seed in range(2):
+        backend.train_step(batch, objective, UpdatePlan(1, 1, seed))
+    backend.export(tmp_path / "result")
+    result, original = (AutoModelForCausalLM.from_pretrained(path) for path in (tmp_path / "result", folder))
+    tokens = batch.tokens.long()
+    with torch.no_grad():
+        every = result(tokens[None]).logits[0].log_softmax(-1)[:-1]
+    expected = backend.forward(batch, LOGPROBS)["logprobs"][1:]
+    torch.testing.assert_close(every.gather(-1, tokens[1:, None])[:, 0], expected, atol=1e-5, rtol=1e-5)
+    before = original.state_dict()
+    changed = {name for name, each in result.state_dict().items() if not torch.equal(each, before[name])}
+    assert {name.split(".")[-2] for name in changed} == {"q_proj", "k_proj", "v_proj", "o_proj"}
 
 
 def test_each_full_weight_is_freed_before_the_next_layer(
