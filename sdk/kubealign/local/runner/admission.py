@@ -191,12 +191,21 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
 
 
 def _missing_packages(job: AlignmentJob) -> Iterator[str]:
+    """Yield the problem of each field that needs bitsandbytes where it is not installed."""
+    if find_spec("bitsandbytes") is not None:
+        return
     trained = {"trainer": job.spec.trainer} if job.spec.algorithm.value.trains else {}
     critic = job.spec.effective_critic
     for section, trainer in {**trained, **({} if critic is None else {"critic": critic})}.items():
         states = trainer.optimizer.adam_w.states
-        if states is MomentStates.BLOCKWISE_8BIT and find_spec("bitsandbytes") is None:
+        if states is MomentStates.BLOCKWISE_8BIT:
             yield (
                 f"spec.{section}.optimizer.adamW.states: {states.value} needs bitsandbytes, which is not "
                 "installed here: pip install 'kubealign[bitsandbytes]', or write Float32"
+            )
+        quantization = None if trainer.lora is None else trainer.lora.quantization
+        if quantization is not None:
+            yield (
+                f"spec.{section}.lora.quantization.{quantization.member}: needs bitsandbytes, which is not "
+                "installed here: pip install 'kubealign[bitsandbytes]', or remove it"
             )

@@ -31,7 +31,7 @@ def check_quantization_installed(quantization: BaseQuantization | None) -> None:
     if quantization is not None and find_spec("bitsandbytes") is None:
         raise QuantizationNotInstalled(
             f"lora.quantization.{quantization.member}: bitsandbytes is not installed where the model is "
-            "loaded: pip install 'kubealign[services]'"
+            "loaded: pip install 'kubealign[bitsandbytes]'"
         )
 
 

@@ -80,17 +80,22 @@ def test_pod_template_is_ignored(tmp_path: Path) -> None:
     assert resources is not None and resources.limits == {"nvidia.com/gpu": "8", "memory": "16Gi"}
 
 
+@pytest.mark.parametrize(
+    ("field", "path", "remedy"),
+    [
+        ("optimizer: {adamW: {states: Blockwise8Bit}}", r"optimizer\.adamW\.states", "write Float32"),
+        ("lora: {quantization: {}}", r"lora\.quantization\.nf4", "remove it"),
+    ],
+)
 @pytest.mark.parametrize("section", ["trainer", "critic"])
-def test_a_package_that_the_optimizer_needs_must_be_installed(
-    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_package_that_a_field_needs_must_be_installed(
+    section: str, field: str, path: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = RLOO if section == "trainer" else RLOO.replace("rloo: {}", "ppo: {}")
-    job = AlignmentJob.from_yaml(
-        f"{text}  {section}: {{optimizer: {{adamW: {{states: Blockwise8Bit}}}}"
-        + (", model: {path: base}}\n" if section == "critic" else "}\n")
-    )
+    model = ", model: {path: base}" if section == "critic" else ""
+    job = AlignmentJob.from_yaml(f"{text}  {section}: {{{field}{model}}}\n")
     admit(job, RunDirectory(tmp_path / "sums"))
     hide_package(monkeypatch, "bitsandbytes")
-    message = rf"sums: spec\.{section}\.optimizer\.adamW\.states: .*'kubealign\[bitsandbytes\]', or write"
+    message = rf"sums: spec\.{section}\.{path}: .*'kubealign\[bitsandbytes\]', or {remedy}"
     with pytest.raises(RunRefused, match=message):
         admit(job, RunDirectory(tmp_path / "sums"))

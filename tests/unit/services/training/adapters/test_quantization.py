@@ -106,7 +106,7 @@ def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         check_quantization_installed(nf4(double=True))
     assert str(raised.value) == (
         "lora.quantization.nf4: bitsandbytes is not installed where the model is loaded: "
-        "pip install 'kubealign[services]'"
+        "pip install 'kubealign[bitsandbytes]'"
     )
 
 

@@ -311,5 +311,5 @@ def test_a_missing_library_is_reported_before_the_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantization_module, "find_spec", lambda name: None)
-    with pytest.raises(QuantizationNotInstalled, match=r"pip install 'kubealign\[services\]'"):
+    with pytest.raises(QuantizationNotInstalled, match=r"pip install 'kubealign\[bitsandbytes\]'"):
         make(tmp_path / "absent", lora())
