@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, Qwen3MoeConfig
 
 from kubealign.planning.machine import Device
 from kubealign.planning.memory.optimizer_states import torch_state_bytes
@@ -222,6 +222,32 @@ def test_exports_are_the_dequantised_base_with_the_adapter(
     base = AutoModelForCausalLM.from_pretrained(rounded_folder)
     adapted = PeftModel.from_pretrained(base, tmp_path / "result" / "adapter")
     torch.testing.assert_close(logprobs(adapted), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_exported_adapter_fits_the_base_that_transformers_quantises(
+    folder: Path, tmp_path: Path, make_batch: Callable[..., Batch], objective: Objective
+) -> None:
+    batch = make_batch(9)
+    backend = make(folder, lora())
+    for seed in range(3):
+        backend.train_step(batch, objective, UpdatePlan(1, 1, seed))
+    backend.export(tmp_path / "result")
+    theirs = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.float32,
+    )
+    base = AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=theirs, dtype=torch.float32, device_map="cpu"
+    )
+    # In evaluation mode bitsandbytes repacks the weights on some processors and computes in bf16.
+    adapted = PeftModel.from_pretrained(base, tmp_path / "result" / "adapter").train()
+    tokens = batch.tokens.long()
+    with torch.no_grad():
+        every = adapted(tokens[None]).logits[0].log_softmax(-1)[:-1]
+    expected = backend.forward(batch, LOGPROBS)["logprobs"][1:]
+    torch.testing.assert_close(every.gather(-1, tokens[1:, None])[:, 0], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_mixture_exports_quantised_layers_without_adapters_too(
