@@ -28,7 +28,8 @@ class LinearReward:
 
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         full, zero = self._spec.full_tokens, self._spec.zero_tokens
-        return min(1.0, max(0.0, (zero - row[RESPONSE_LENGTH]) / (zero - full)))
+        tokens: int = row[RESPONSE_LENGTH]
+        return min(1.0, max(0.0, (zero - tokens) / (zero - full)))
 
 
 class CosineReward:
