@@ -193,7 +193,7 @@ QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za
 TEMPLATE_PATTERN = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
 CIDR_PATTERN = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-f:.]*:[0-9a-f:.]*/[0-9]{1,3})$"
 TAG_NAME_PATTERN = r"^[A-Za-z][-_A-Za-z0-9]*$"
-CHOICES_PATTERN = r"^[A-Z]{2,26}$"
+CHOICES_PATTERN = r"^[A-Z]{2,}$"
 VALIDATION_METRIC_PATTERN = r"^val/.+$"
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
 

@@ -60,7 +60,7 @@ class MultipleChoiceVerifier(SpecModel):
 
     answer_column: ShortText = Field("answer", description=_ANSWER_COLUMN)
     choices: str = Field(
-        "ABCD", pattern=CHOICES_PATTERN, description="Letters that can be chosen, in upper case."
+        "ABCD", pattern=CHOICES_PATTERN, max_length=26, description="Letters that can be chosen."
     )
 
 
