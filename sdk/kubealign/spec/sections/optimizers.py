@@ -70,15 +70,6 @@ class LearningRateAdjustment(StrEnum):
     ORIGINAL = "Original"
     SPECTRAL_UNCLAMPED = "SpectralUnclamped"
 
-    @property
-    def torch_name(self) -> str:
-        """Name of the adjustment in torch.optim.Muon."""
-        return {
-            LearningRateAdjustment.MATCH_RMS_ADAM_W: "match_rms_adamw",
-            LearningRateAdjustment.ORIGINAL: "original",
-            LearningRateAdjustment.SPECTRAL_UNCLAMPED: "spectral_unclamped",
-        }[self]
-
 
 class Muon(SpecModel):
     """Momentum whose update is orthogonalised by Newton-Schulz iterations (Jordan et al. 2024, Muon).

@@ -6,6 +6,7 @@ its own rows: no traffic but the gathering, and the result of one rank. A stack 
 inputs], is sharded by expert, so that no matrix of it needs gathering.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.optim._muon import DEFAULT_A, DEFAULT_B, DEFAULT_C, EPS, _adjust_lr, _zeropower_via_newtonschulz
+from torch.optim._muon import DEFAULT_A, DEFAULT_B, DEFAULT_C, EPS, _zeropower_via_newtonschulz
 
+from kubealign.spec.sections.optimizers import LearningRateAdjustment
 from kubealign.spec.sections.optimizers import Muon as MuonSpec
 from kubealign_services.training.torch_backend.optimizers.update_rules import DecayGroup
 
@@ -56,9 +58,9 @@ class ShardedMuon(torch.optim.Optimizer):
         momentum = state[_BUFFER].lerp_(tensor.grad, 1 - spec.momentum)
         update = tensor.grad.lerp(momentum, spec.momentum) if spec.nesterov else momentum
         direction = self._orthogonalise(update.to(weight.device, torch.bfloat16), weight)
-        adjustment = spec.learning_rate_adjustment.torch_name
+        factor = learning_rate_factor(spec.learning_rate_adjustment, *weight.shape[-2:])
         tensor.mul_(1 - rate * decay)
-        tensor.add_(direction.to(tensor.device), alpha=-_adjust_lr(rate, adjustment, weight.shape[-2:]))
+        tensor.add_(direction.to(tensor.device), alpha=-rate * factor)
 
     def _orthogonalise(self, update: Tensor, weight: Tensor) -> Tensor:
         """Return this rank's part of the orthogonalised update, bf16 of the shape of the update.
@@ -81,6 +83,17 @@ class ShardedMuon(torch.optim.Optimizer):
         ).full_tensor()
         result = _zeropower_via_newtonschulz(full, _COEFFICIENTS, steps, EPS)
         return result[start[0] : start[0] + shape[0]]
+
+
+def learning_rate_factor(adjustment: LearningRateAdjustment, outputs: int, inputs: int) -> float:
+    """Return the factor of the learning rate for a matrix of this shape; see `LearningRateAdjustment`."""
+    match adjustment:
+        case LearningRateAdjustment.MATCH_RMS_ADAM_W:
+            return 0.2 * math.sqrt(max(outputs, inputs))
+        case LearningRateAdjustment.ORIGINAL:
+            return math.sqrt(max(1, outputs / inputs))
+        case LearningRateAdjustment.SPECTRAL_UNCLAMPED:
+            return math.sqrt(outputs / inputs)
 
 
 class MuonRule:
