@@ -39,6 +39,7 @@ FIXED: list[tuple[str, Any]] = [
     ("data", {"data": {"prompts": {"limit": 5}}}),
     ("data", {"data": {"prompts": {"source": {"path": "other.jsonl"}}}}),
     ("trainer.ranks", {"trainer": {"ranks": 2}}),
+    ("trainer.backend", {"trainer": {"backend": {"torch": {"contextParallel": 2}}}}),
     ("trainer.optimizer", {"trainer": {"optimizer": {"gradientClipNorm": 2.0}}}),
     ("trainer.optimizer", {"trainer": {"optimizer": {"adamW": {"states": "Blockwise8Bit"}}}}),
     ("trainer.optimizer", {"trainer": {"optimizer": {"muon": {}}}}),

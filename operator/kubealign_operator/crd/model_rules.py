@@ -158,7 +158,12 @@ def _divisor_rule(ranks: str, field: str) -> CelRule:
 
 
 def _parallelism_rules() -> Iterator[CelRule]:
-    """Yield the rules of a trainer whose ranks are divided by megatron."""
+    """Yield the rules of a trainer whose ranks are divided by the backend."""
+    yield CelRule(
+        "!has(self.backend.torch) || self.ranks % self.backend.torch.contextParallel == 0",
+        "must be a multiple of backend.torch.contextParallel",
+        field_path=".ranks",
+    )
     megatron, is_set = "self.backend.megatron", "has(self.backend.megatron)"
     shared = f"{megatron}.tensorParallel * {megatron}.pipelineParallel"
     yield CelRule(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, IterativeSpec, Requirement, ResultKind
 from kubealign.spec.algorithms.on_policy_distillation import HintMessage
+from kubealign.spec.attention_heads import heads_problem
 from kubealign.spec.base import field_alias
 from kubealign.spec.model_types import architecture_problem
 from kubealign.spec.paths import DocumentPath
@@ -618,6 +619,15 @@ def _check_keep_best(checkpoint: Checkpoint, validation: Validation | None) -> I
         yield ("validation", "everySteps"), None, remedy
 
 
+def _check_attention_heads(
+    policy: Policy, trainer: Trainer, critic: "Critic | None"
+) -> Iterator[FieldProblem]:
+    if policy.model.config is not None:
+        yield from heads_problem(trainer, policy.model.config.architecture, ("trainer",))
+    if critic is not None and critic.model is not None and critic.model.config is not None:
+        yield from heads_problem(critic, critic.model.config.architecture, ("critic",))
+
+
 def _check_policy_type(policy: Policy) -> Iterator[FieldProblem]:
     yield from architecture_problem(policy.model, ("policy", "model"))
 
@@ -674,6 +684,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_validation,
     _check_early_stopping,
     _check_keep_best,
+    _check_attention_heads,
     _check_policy_type,
     _check_critic_type,
     _check_reference_type,

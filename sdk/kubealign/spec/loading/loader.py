@@ -10,6 +10,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from kubealign.spec.attention_heads import folder_heads_problems
 from kubealign.spec.cross_field_validation import cross_field_problems
 from kubealign.spec.dependencies import named_models, order_by_dependencies, result_kind_errors
 from kubealign.spec.errors import SpecError, SpecErrors, format_value
@@ -310,6 +311,8 @@ def _folder_errors(job: AlignmentJob, document: YamlDocument) -> Iterator[SpecEr
         message = folder_problem(Path(model.path))
         if message is not None:
             yield document.error((*path, "path"), message, format_value(model.path))
+    for path, value, message in folder_heads_problems(job):
+        yield document.error(path, message, format_value(value))
 
 
 def _find_path(document: YamlDocument, path: str) -> DocumentPath:

@@ -34,7 +34,8 @@ class TorchBackendSpec(SpecModel):
         8192,
         ge=1,
         le=MAX_INT32,
-        description="Maximum tokens per packed microbatch on one rank. Does not change the gradient.",
+        description="Maximum tokens of a packed microbatch on one rank: a microbatch that contextParallel "
+        "ranks share may have that many times the tokens. Does not change the gradient.",
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass to save memory."
@@ -43,6 +44,13 @@ class TorchBackendSpec(SpecModel):
         False,
         description="Keep the activations that the backward pass needs in host memory; with "
         "gradientCheckpointing the inputs of the blocks. Changes no gradient, and nothing on a CPU.",
+    )
+    context_parallel: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Ranks that share the tokens of each microbatch, for sequences that are too long for one "
+        "rank (Jacobs et al. 2023, DeepSpeed Ulysses). Must divide ranks and the model's attention heads.",
     )
 
 
@@ -256,12 +264,16 @@ class Trainer(SpecModel):
     @model_validator(mode="after")
     def _layout(self) -> "Trainer":
         """Check that the optimiser and the quantisation of the base suit the backend, and the ranks the pods
-        and megatron's parallelism.
+        and the backend's parallelism.
         """
         require_equal_pods(self, self.processes_per_pod, self.ranks)
         problems = list(optimizer_problems(self))
         if problems:
             raise field_errors("Trainer", *problems)
+        torch = self.backend.torch
+        if torch is not None and self.ranks % torch.context_parallel:
+            text = f"must be a multiple of backend.torch.contextParallel ({torch.context_parallel})"
+            raise field_errors("Trainer", (("ranks",), self.ranks, text))
         megatron = self.backend.megatron
         if megatron is None:
             return self
