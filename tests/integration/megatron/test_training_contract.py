@@ -30,8 +30,11 @@ def megatron(**split: Any) -> Backend:
 
 
 ONE = Backend(torch=TorchBackendSpec(microbatch_tokens=TOKENS))
+SHARED = Backend(torch=TorchBackendSpec(microbatch_tokens=TOKENS // 2, context_parallel=2))
 LAYOUTS = {
     "torch sharded in two": (2, ONE),
+    "torch context 2": (2, SHARED),
+    "torch context 2 x data 2": (4, SHARED),
     "tensor 2": (2, megatron(tensor_parallel=2, recompute=Recompute.LAYERS)),
     "pipeline 2": (2, megatron(pipeline_parallel=2)),
     "tensor 2 x pipeline 2": (4, megatron(tensor_parallel=2, pipeline_parallel=2)),
@@ -197,6 +200,12 @@ def test_a_checkpoint_of_four_ranks_resumes_on_one(run_contract: RunContract, fo
     close(one.results["resumed"], four.results["policy"]["sft"][2:])
 
 
+def test_a_checkpoint_of_context_ranks_resumes_without_them(run_contract: RunContract, folder: Path) -> None:
+    shared = run_contract("torch context 2", *LAYOUTS["torch context 2"], folder)
+    alone = run_contract("torch from context 2", 2, ONE, folder, ("resumed",), shared.work / "shards")
+    close(alone.results["resumed"], shared.results["policy"]["sft"][2:])
+
+
 @OF_ALL
 def test_a_critic_matches_the_torch_backend(outcome: ContractRun, reference: ContractRun) -> None:
     close(outcome.results["critic"], reference.results["critic"])
@@ -242,6 +251,19 @@ def test_a_mixture_of_experts_matches_the_torch_backend(
     weights = outcome.tensors("weights")
     for name, tensor in outcome.assembled("slices", weights).items():
         assert torch.equal(tensor, weights[name]), name
+
+
+def test_shared_packs_in_bf16_stay_near_one_rank(run_contract: RunContract, folder: Path) -> None:
+    half: dict[str, Any] = {"precision": Precision.BFLOAT16, "gradient_checkpointing": True}
+    one = Backend(torch=TorchBackendSpec(microbatch_tokens=TOKENS, **half))
+    shared = Backend(torch=TorchBackendSpec(microbatch_tokens=TOKENS // 2, context_parallel=2, **half))
+    reference = run_contract("torch reference recomputed in bf16", 1, one, folder, ("policy",))
+    outcome = run_contract("torch context 2 in bf16", 2, shared, folder, ("policy",))
+    for actual, expected in zip(
+        outcome.results["policy"]["sft"], reference.results["policy"]["sft"], strict=True
+    ):
+        assert actual["loss"] == pytest.approx(expected["loss"], abs=5e-2)
+        assert actual["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=0.1)
 
 
 def test_bf16_stays_near_the_torch_backend(run_contract: RunContract, folder: Path) -> None:

@@ -165,7 +165,7 @@ def _load_model(job: AlignmentJob, prepared: PreparedJob, role: str) -> Measured
     backend: TrainingBackend = create_backend(
         prepared.model_folder(role),
         Head.LANGUAGE_MODEL if critic is None else Head.VALUE,
-        trainer.model_copy(update={"ranks": 1}),
+        _on_one_rank(trainer),
         total_updates=prepared.total_steps(job.spec) * entry.updates_per_step,
         seed=job.spec.seed,
     )
@@ -174,6 +174,15 @@ def _load_model(job: AlignmentJob, prepared: PreparedJob, role: str) -> Measured
     return MeasuredModel(
         backend, objective, getattr(entry, "epochs_per_step", 1), getattr(entry, "minibatch_sequences", None)
     )
+
+
+def _on_one_rank(trainer: Trainer) -> Trainer:
+    """Return the trainer's settings for one rank, which shares its tokens with no other."""
+    backend = trainer.backend
+    if backend.torch is not None:
+        alone = backend.torch.model_copy(update={"context_parallel": 1})
+        backend = backend.model_copy(update={"torch": alone})
+    return trainer.model_copy(update={"ranks": 1, "backend": backend})
 
 
 def main(argv: Sequence[str]) -> int:

@@ -23,6 +23,8 @@ from kubealign_services.training.torch_backend.checkpoints.local_slices import (
     local_weight_slices,
     matches_checkpoint_layout,
 )
+from kubealign_services.training.torch_backend.context_parallel.context_group import join_context_group
+from kubealign_services.training.torch_backend.context_parallel.selfcheck import check_context_parallel
 from kubealign_services.training.torch_backend.loss_scaling import MINIMUM_SCALE, LossScaler
 from kubealign_services.training.torch_backend.malloc_trim import MallocTrimmer
 from kubealign_services.training.torch_backend.model.cpu_linear import patch_cpu_linear
@@ -125,8 +127,8 @@ class TorchTrainingBackend:
         """Create the model of a Hugging Face folder with its first weights, on all ranks.
 
         Several ranks need a process group, as `CommandGroup` creates it. Raises what `require_packages`,
-        `check_quantization_installed`, `load_model`, `quantize_layers`, `add_adapters`, `shard_model` and
-        `make_optimizer` raise.
+        `check_quantization_installed`, `load_model`, `join_context_group`, `check_context_parallel`,
+        `quantize_layers`, `add_adapters`, `shard_model` and `make_optimizer` raise.
 
         Args:
             total_updates: Optimiser steps of the whole job, for the learning rate schedule.
@@ -144,7 +146,10 @@ class TorchTrainingBackend:
             torch.cuda.set_device(device)
         # Frozen weights need no more precision than the arithmetic has.
         dtype = torch.float32 if spec.lora is None else compute_dtype(torch_spec.precision)
+        group = join_context_group(torch_spec.context_parallel, world_size, spec.step_timeout_seconds)
         model = load_model(folder, head, dtype, head_init, seed, scores, attributes)
+        if group is not None:
+            check_context_parallel(model, group, world_size)
         if spec.lora is not None:
             if spec.lora.quantization is not None:
                 quantize_layers(model.backbone, spec.lora.quantization)
@@ -160,7 +165,14 @@ class TorchTrainingBackend:
         offload = (
             ActivationOffload(device) if torch_spec.activation_offload and device.type != "cpu" else None
         )
-        context = RankContext(rank, world_size, device, torch_spec.microbatch_tokens, offload)
+        context = RankContext(
+            rank,
+            world_size,
+            device,
+            torch_spec.microbatch_tokens,
+            context_group=group,
+            activation_offload=offload,
+        )
         return cls(model, spec, total_updates, context, ModelOrigin(folder, pooling, scores))
 
     @property

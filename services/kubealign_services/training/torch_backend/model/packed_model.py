@@ -1,6 +1,6 @@
 """A Hugging Face trunk on packed sequences, with the heads that a role needs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,12 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.temperatures import sequence_temperatures
 from kubealign_services.data.models.context_length import context_length
 from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.context_parallel.context_group import ContextGroup
+from kubealign_services.training.torch_backend.context_parallel.token_slice import (
+    TokenSlice,
+    pad_layout,
+    slice_tokens,
+)
 from kubealign_services.training.torch_backend.logprobs.candidate_logprobs import (
     candidate_logprobs,
     topk_logprobs,
@@ -31,7 +37,9 @@ class PackedTokens:
     """Inputs of a forward pass, on the model's device.
 
     U is the number of tokens of the pack, T that of the batch. They differ when the pack stores shared
-    prompts once.
+    prompts once. H is the number of hidden states on this rank: U, or the slice's tokens when the ranks of a
+    context group share the pack. The indices are then of tokens whose outputs this rank computes: those with
+    the hidden state that they depend on in the slice.
 
     Attributes:
         tokens, positions: int64 [1, U], the pack.
@@ -44,6 +52,8 @@ class PackedTokens:
         candidates_temperature: Temperature of the candidates' log-probabilities.
         pack_indices: int64 [T], index in the pack of each of the batch's tokens; None when the pack is the
             batch, U = T.
+        token_slice: This rank's tokens when the ranks of a context group share the pack; else None.
+        own_indices: int64 [O], the batch's tokens whose hidden states are in the slice; None without one.
     """
 
     tokens: Tensor
@@ -55,6 +65,8 @@ class PackedTokens:
     candidates: Tensor | None = None
     candidates_temperature: Temperature = 1.0
     pack_indices: Tensor | None = None
+    token_slice: TokenSlice | None = None
+    own_indices: Tensor | None = None
 
     @property
     def targets(self) -> Tensor:
@@ -68,12 +80,20 @@ class PackedTokens:
         """T: number of tokens of the batch."""
         return self.tokens.shape[1] if self.pack_indices is None else len(self.pack_indices)
 
-    def predecessor_indices(self, places: Tensor) -> Tensor:
-        """Return the index in the pack of the predecessor of each of these tokens of the batch."""
-        return places - 1 if self.pack_indices is None else self.pack_indices[places - 1]
+    def state_indices(self, indices: Tensor) -> Tensor:
+        """Return the index among the H hidden states of each of these tokens of the batch."""
+        if self.pack_indices is not None:
+            indices = self.pack_indices[indices]
+        return indices if self.token_slice is None else indices - self.token_slice.rows.start
+
+    def predecessor_indices(self, indices: Tensor) -> Tensor:
+        """Return the index among the H hidden states of the predecessor of each of these tokens."""
+        return self.state_indices(indices - 1)
 
     @staticmethod
-    def from_batch(batch: Batch, device: torch.device, shared: bool = False) -> "PackedTokens":
+    def from_batch(
+        batch: Batch, device: torch.device, shared: bool = False, context_group: ContextGroup | None = None
+    ) -> "PackedTokens":
         """Build the inputs for a batch.
 
         Reads its temperatures (see `batch.temperatures`), its scalar `candidates_temperature` (default: the
@@ -82,27 +102,42 @@ class PackedTokens:
 
         Args:
             shared: Compute equal prompts (see `share_prompts`) once.
+            context_group: Ranks that share the pack's tokens; all of them pass the same batch.
         """
         positions = batch.positions
         mask = batch.token_columns.get("loss_mask")
         is_target = positions > 0 if mask is None else (positions > 0) & (mask != 0)
+        pack = share_prompts(batch) if shared else None
+        computed = slice(None) if pack is None else pack.computed_indices
+        tokens, pack_positions = batch.tokens[computed].long(), positions[computed]
+        is_predicted = positions > 0
+        part: TokenSlice | None = None
+        own: Tensor | None = None
+        seams, layout = batch.cu_seqlens, pack
+        if context_group is not None:
+            part = slice_tokens(tokens, pack_positions, context_group)
+            is_own = part.contains(torch.arange(len(positions)) if pack is None else pack.pack_indices)
+            own = is_own.nonzero()[:, 0]
+            is_computed = is_own.roll(1)  # an output depends on the token before it
+            is_predicted, is_target = is_predicted & is_computed, is_target & is_computed
+            seams, layout = pad_layout(seams, pack, part.padding)
         temperature = _target_temperature(batch, is_target, device)
         candidates_temperature = batch.scalars.get("candidates_temperature", temperature)
         if not isinstance(candidates_temperature, Tensor) and not candidates_temperature > 0:
             raise ValueError(f"a temperature is {candidates_temperature}; it must be above 0")
         candidates = batch.token_columns.get("candidates")
-        pack = share_prompts(batch) if shared else None
-        computed = slice(None) if pack is None else pack.computed_indices
         return PackedTokens(
-            tokens=batch.tokens[computed].long()[None].to(device),
-            positions=positions[computed][None].to(device),
-            predicted_indices=positions.nonzero()[:, 0].to(device),
+            tokens=tokens[None].to(device),
+            positions=pack_positions[None].to(device),
+            predicted_indices=is_predicted.nonzero()[:, 0].to(device),
             target_indices=is_target.nonzero()[:, 0].to(device),
-            plan=plan_attention(batch.cu_seqlens, device, pack),
+            plan=replace(plan_attention(seams, device, layout), context_group=context_group),
             temperature=temperature,
             candidates=None if candidates is None else candidates[is_target].long().to(device),
             candidates_temperature=candidates_temperature,
             pack_indices=None if pack is None else pack.pack_indices.to(device),
+            token_slice=None if part is None else part.to(device),
+            own_indices=None if own is None else own.to(device),
         )
 
 
@@ -110,7 +145,8 @@ class PackedModel(nn.Module):
     """A trunk with its heads.
 
     The forward pass returns the requested columns of `ModelOutputs` by name, each [T] (values of several
-    scores: [T, N]) in at least fp32, in a dict, so that hooks of the module can find the tensors.
+    scores: [T, N]) in at least fp32, in a dict, so that hooks of the module can find the tensors. The ranks
+    of a context group return the same columns.
 
     Attributes:
         backbone: A causal language model, or a bare trunk.
@@ -187,7 +223,8 @@ class PackedModel(nn.Module):
     def topk_logprobs(self, packed: PackedTokens, count: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Return the most likely tokens at each target among the vocabulary's first `tokens`.
 
-        Returns (tokens int64 [C, K], their log-probabilities [C, K]).
+        Returns (tokens int64 [C, K], their log-probabilities [C, K]). A rank of a context group has targets
+        of its own.
         """
         vocabulary = self.lm_head
         assert vocabulary is not None
@@ -203,10 +240,11 @@ class PackedModel(nn.Module):
         )
 
     def hidden(self, packed: PackedTokens) -> Tensor:
-        """Return the trunk's last hidden states, [U, hidden]."""
+        """Return the trunk's last hidden states, [H, hidden]."""
+        part = packed if packed.token_slice is None else packed.token_slice
         hidden: Tensor = self.backbone.base_model(
-            input_ids=packed.tokens,
-            position_ids=packed.positions,
+            input_ids=part.tokens,
+            position_ids=part.positions,
             use_cache=False,
             **{PLAN_ARGUMENT: packed.plan},
         ).last_hidden_state[0]
@@ -272,8 +310,9 @@ class PackedModel(nn.Module):
             else:
                 # Not a view of the scores: FSDP2 hooks into returned tensors.
                 scores = hidden.to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
-                columns["values"] = scores if packed.pack_indices is None else scores[packed.pack_indices]
-        return {name: columns[name] for name in sorted(outputs)}
+                columns["values"] = _score_column(scores, packed)
+        columns = {name: columns[name] for name in sorted(outputs)}
+        return columns if packed.token_slice is None else packed.token_slice.sum_columns(columns)
 
 
 def _target_temperature(batch: Batch, is_target: Tensor, device: torch.device) -> Temperature:
@@ -291,6 +330,13 @@ def _scatter_column(values: Tensor, indices: Tensor, packed: PackedTokens) -> Te
     """Scatter one value, or K values, for each index into [T] or [T, K], with 0 elsewhere."""
     zeros = torch.zeros((packed.length, *values.shape[1:]), dtype=values.dtype, device=values.device)
     return zeros.index_add(0, indices, values)
+
+
+def _score_column(scores: Tensor, packed: PackedTokens) -> Tensor:
+    """Return the scores [H, ...] of the hidden states as a column [T, ...]."""
+    if packed.own_indices is not None:
+        return _scatter_column(scores[packed.state_indices(packed.own_indices)], packed.own_indices, packed)
+    return scores if packed.pack_indices is None else scores[packed.pack_indices]
 
 
 def has_dropout(backbone: PreTrainedModel) -> bool:

@@ -14,8 +14,8 @@ from kubealign_services.training.torch_backend.packing.packed_attention import (
     UnsupportedTrainingModel,
 )
 
-# Relative L2 difference between packed and unpacked that rounding may cause.
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
+#: Relative L2 difference that rounding may cause, by dtype.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
 
 
 @torch.no_grad()
@@ -49,7 +49,7 @@ def check_packing(model: PackedModel) -> None:
         backbone.set_attn_implementation(PACKED_ATTENTION)
     reference = unpacked.double()
     difference = float((actual.double() - reference).norm() / (reference - reference.mean()).norm())
-    if not difference <= _TOLERANCE[next(backbone.parameters()).dtype]:
+    if not difference <= TOLERANCE[next(backbone.parameters()).dtype]:
         raise UnsupportedTrainingModel(
             f"model type {backbone.config.model_type} gives other outputs on a pack than on each "
             f"sequence alone (a relative difference of {difference:.2g}): it cannot be trained packed"
@@ -71,7 +71,7 @@ def can_share_prompts(model: PackedModel) -> bool:
     assert shared.pack_indices is not None
     expected, actual = model.hidden(alone).double(), model.hidden(shared)[shared.pack_indices].double()
     difference = float((actual - expected).norm() / expected.norm())
-    return difference <= _TOLERANCE[next(model.backbone.parameters()).dtype]
+    return difference <= TOLERANCE[next(model.backbone.parameters()).dtype]
 
 
 def _vocabulary_size(model: PackedModel) -> int:

@@ -18,6 +18,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from kubealign_services.training.softcapped_attention import softcapped_attention
+from kubealign_services.training.torch_backend.context_parallel.context_group import ContextGroup
+from kubealign_services.training.torch_backend.context_parallel.head_exchange import (
+    gather_heads,
+    scatter_heads,
+)
 from kubealign_services.training.torch_backend.packing import per_sequence_attention
 from kubealign_services.training.torch_backend.packing.shared_prompts import SharedPack
 from kubealign_services.training.torch_backend.packing.varlen_attention import (
@@ -76,12 +81,14 @@ class PackedAttentionPlan:
         ragged: For a kernel that needs no blocks.
         offsets: [S + 1], boundaries of the sequences in the pack, if they are contiguous, of different
             lengths, and long enough for a kernel call each.
+        context_group: The ranks that share the pack's tokens; None: this rank has all of them.
     """
 
     blocks: list[PaddedBlock]
     scatter: Tensor | None
     ragged: RaggedLayout | None = None
     offsets: list[int] | None = None
+    context_group: ContextGroup | None = None
 
 
 def plan_attention(
@@ -149,7 +156,10 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Compute the attention of a pack. Returns ([1, T, heads, d], None).
 
-    Raises UnsupportedTrainingModel when the model needs an unsupported feature (sinks, masks of its own).
+    T is the number of this rank's tokens when the ranks of a context group share the pack; then collective.
+
+    Raises UnsupportedTrainingModel when the model needs an unsupported feature (sinks, masks of its own),
+    IndivisibleHeads when the group's ranks cannot share the heads.
 
     Args:
         query: [1, heads, T, d].
@@ -171,22 +181,44 @@ def packed_attention(
         raise UnsupportedTrainingModel(
             f"{type(module).__name__} needs {', '.join(unsupported)}, which packed attention does not support"
         )
-    repeats = query.shape[1] // key.shape[1]
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    if plan.context_group is None:
+        return _attend(plan, query, key, value, dropout, scaling, sliding_window, softcap)[None], None
+    query, key, value = scatter_heads(query, key, value, plan.context_group)
+    output = _attend(plan, query, key, value, dropout, scaling, sliding_window, softcap)
+    return gather_heads(output, plan.context_group)[None], None
+
+
+def _attend(
+    plan: PackedAttentionPlan,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    scaling: float | None,
+    sliding_window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """Compute the attention of a whole pack by the fastest kernel that supports it. Returns [T, heads, d].
+
+    Args:
+        query: [T, heads, d].
+        key, value: [T, kv heads, d].
+    """
+    repeats = query.shape[1] // key.shape[1]
     if plan.ragged is not None and softcap is None and can_run(query, dropout):
-        output = ragged_attention(plan.ragged, query, key, value, scaling, sliding_window)
-        return output[None], None
+        return ragged_attention(plan.ragged, query, key, value, scaling, sliding_window)
     offsets = plan.offsets
     if offsets is not None and softcap is None and _fits_window(offsets, sliding_window):
         heads = query, *_repeat_kv_heads(key, value, repeats)
         if per_sequence_attention.can_run(*heads, offsets, dropout):
-            return per_sequence_attention.per_sequence_attention(*heads, offsets, scaling)[None], None
+            return per_sequence_attention.per_sequence_attention(*heads, offsets, scaling)
     pieces = [
         _attend_block(block, (query, key, value), repeats, dropout, scaling, sliding_window, softcap)
         for block in plan.blocks
     ]
     output = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-    return (output if plan.scatter is None else output[plan.scatter])[None], None
+    return output if plan.scatter is None else output[plan.scatter]
 
 
 def _repeat_kv_heads(key: Tensor, value: Tensor, repeats: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from kubealign_services.algorithms.contract import ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.collectives import all_gather_metrics, all_reduce_sum
+from kubealign_services.training.torch_backend.context_parallel.context_group import ContextGroup
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
 from kubealign_services.training.torch_backend.packing.microbatches import Microbatch, plan_microbatches
 from kubealign_services.training.torch_backend.passes.activation_offload import ActivationOffload
@@ -48,21 +49,48 @@ _CPU_PACK_TOKENS = 1024
 
 @dataclass(frozen=True)
 class RankContext:
-    """Position of this process among the ranks, its device, the token limit of a pack, and the offloading of
-    activations, if they are offloaded.
+    """Position of this process among the ranks, its device, and its token limit.
+
+    Attributes:
+        microbatch_tokens: Limit of this rank's tokens of a pack.
+        context_group: Ranks that compute the same microbatches, each with its part of the tokens; None: this
+            rank computes its microbatches alone.
+        activation_offload: Offloads what the backward pass needs; None: it stays on the device.
     """
 
     rank: int
     world_size: int
     device: torch.device
     microbatch_tokens: int
+    context_group: ContextGroup | None = None
     activation_offload: ActivationOffload | None = None
 
     @property
     def pack_tokens(self) -> int:
         """Token limit that packs are planned for. It affects no result beyond the order of sums."""
         limit = self.microbatch_tokens
-        return min(limit, _CPU_PACK_TOKENS) if self.device.type == "cpu" else limit
+        if self.device.type == "cpu":
+            limit = min(limit, _CPU_PACK_TOKENS)
+        return limit * self._context_size
+
+    @property
+    def replicas(self) -> int:
+        """Number of context groups, among which microbatches are divided."""
+        return self.world_size // self._context_size
+
+    @property
+    def replica(self) -> int:
+        """Index of this rank's context group: groups are of consecutive ranks."""
+        return self.rank // self._context_size
+
+    @property
+    def reports(self) -> bool:
+        """True for the one rank of a context group whose columns and metrics are counted."""
+        return self.context_group is None or self.context_group.index == 0
+
+    @property
+    def _context_size(self) -> int:
+        return 1 if self.context_group is None else self.context_group.size
 
 
 def plan_rank_microbatches(
@@ -73,10 +101,15 @@ def plan_rank_microbatches(
         batch,
         unit,
         context.pack_tokens,
-        context.world_size,
+        context.replicas,
         shared=model.shares_prompts,
         attention=model.attention_cost,
-    )[context.rank]
+    )[context.replica]
+
+
+def pack_inputs(model: PackedModel, part: Batch, context: RankContext) -> PackedTokens:
+    """Return this rank's inputs of the pass over a microbatch."""
+    return PackedTokens.from_batch(part, context.device, model.shares_prompts, context.context_group)
 
 
 def run_objective(
@@ -111,7 +144,7 @@ def run_objective(
         part = minibatch.select(microbatch.sequences)
         columns = _forward_for_backward(model, part, objective.outputs, context)
         _backward(columns, part, objective, metrics, microbatch.is_counted, loss_scale)
-    return metrics.all_reduce(context.world_size)
+    return (metrics if context.reports else MinibatchMetrics()).all_reduce(context.world_size)
 
 
 def _forward_for_backward(
@@ -120,7 +153,7 @@ def _forward_for_backward(
     """Compute the columns of one microbatch and save what a backward pass needs, offloaded where the context
     says so.
     """
-    packed = PackedTokens.from_batch(part, context.device, model.shares_prompts)
+    packed = pack_inputs(model, part, context)
     offload = context.activation_offload
     with nullcontext() if offload is None else offload.during_forward(model):
         columns: dict[str, Tensor] = model(packed, outputs)
@@ -155,7 +188,7 @@ def run_forward(
         batch,
         outputs,
         context,
-        lambda part: model(PackedTokens.from_batch(part, context.device, model.shares_prompts), outputs),
+        lambda part: model(pack_inputs(model, part, context), outputs),
     )
 
 
@@ -193,7 +226,7 @@ def _gather_columns(
         outputs_of_part = compute(part)
         for name, column in outputs_of_part.items():
             columns.setdefault(name, torch.zeros(len(batch.tokens), *column.shape[1:]))
-        if microbatch.is_counted:
+        if microbatch.is_counted and context.reports:
             origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
             for name, column in outputs_of_part.items():
                 columns[name][origin] = column.float().cpu()

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.collectives import all_reduce_sum
-from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
+from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 from kubealign_services.training.torch_backend.passes.microbatch_passes import (
     RankContext,
+    pack_inputs,
     plan_rank_microbatches,
 )
 
@@ -32,12 +33,13 @@ def run_topk_logprobs(
     starts = batch.cu_seqlens[:-1].long()
     for microbatch in plan_rank_microbatches(model, batch, 1, context):
         part = batch.select(microbatch.sequences)
-        packed = PackedTokens.from_batch(part, context.device, model.shares_prompts)
+        packed = pack_inputs(model, part, context)
         top_tokens, top_logprobs = model.topk_logprobs(packed, count, vocabulary)
         if tokens is None or logprobs is None:
             tokens = torch.zeros((len(batch.tokens), top_tokens.shape[1]), dtype=torch.int64)
             logprobs = torch.zeros(tokens.shape)
         if microbatch.is_counted:
+            # The ranks of a context group have different targets, so each counts its own.
             origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
             indices = origin[packed.target_indices.cpu()]
             tokens[indices], logprobs[indices] = top_tokens.cpu(), top_logprobs.float().cpu()
