@@ -1,6 +1,7 @@
 """Remedies for a job that does not fit: each proposal is planned, and the first one that fits is reported."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import lcm
 
 from kubealign.planning.errors import PlanError
 from kubealign.planning.job_plan import JobPlan
@@ -106,11 +107,16 @@ def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:
     if recompute:
         changes |= recompute
         yield dict(changes)
+    small: Changes = {}
     if backend.microbatch_tokens > 2048:
-        yield changes | {f"{path}.microbatchTokens": 2048}
+        small = {f"{path}.microbatchTokens": 2048}
+        yield changes | small
     if isinstance(backend, TorchBackendSpec):
+        yield from _context_proposals(where, changes | small, trainer, (trainer.ranks,))
         for factor in (2, 4, 8, 16, 32, 64):
             yield changes | {f"{where}.ranks": trainer.ranks * factor}
+        more = [lcm(trainer.ranks, factor) for factor in (2, 4, 8, 16)]
+        yield from _context_proposals(where, changes | small, trainer, more)
         for tensor, pipeline in ((8, 1), (8, 2), (8, 4), (8, 8), (8, 16)):
             yield {
                 f"{where}.ranks": max(trainer.ranks, tensor * pipeline),
@@ -136,6 +142,21 @@ def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:
                     f"{path}.pipelineParallel": pipeline,
                     f"{where}.ranks": -(-trainer.ranks // each) * each,
                 }
+
+
+def _context_proposals(
+    where: str, changes: Changes, trainer: Trainer, allowed_ranks: Sequence[int]
+) -> Iterator[Changes]:
+    """Yield proposals that several ranks share the tokens of each pack: the longest sequence alone may not
+    fit, however many ranks share the weights.
+    """
+    torch = trainer.backend.torch
+    assert torch is not None
+    for ranks in allowed_ranks:
+        for context in (2, 4, 8, 16):
+            if context > torch.context_parallel and ranks % context == 0:
+                more = {f"{where}.ranks": ranks} if ranks != trainer.ranks else {}
+                yield changes | more | {f"{where}.backend.torch.contextParallel": context}
 
 
 def _recompute_changes(path: str, backend: TorchBackendSpec | MegatronBackendSpec) -> Changes:

@@ -5,6 +5,7 @@ all-reduce (Patarasuk and Yuan 2009).
 """
 
 from dataclasses import dataclass
+from math import gcd
 
 from kubealign.planning.machine import Machine
 from kubealign.planning.memory.optimizer_states import bytes_per_value
@@ -63,11 +64,23 @@ def _forward_passes(model: TrainedModel, replicas: int) -> float:
 def _fsdp_bytes(model: TrainedModel, division: TrainerLayout) -> dict[str, float]:
     """Return FSDP2 traffic: weights are gathered in each forward and each backward pass, gradients are
     reduced after each.
+
+    Context-parallel ranks exchange queries, keys and values before each attention and its result afterwards,
+    and the gradients in the backward pass: an all-to-all sends (n - 1)/n of the bytes. Key and value heads
+    are repeated where there are fewer than ranks.
     """
-    size = bytes_per_value(model.precision)
+    size, shape = bytes_per_value(model.precision), model.shape
     summed = 4 * (model.weights if model.adapter_weights is None else model.adapter_weights)
-    once = ring_bytes(division.data, 2 * size * model.weights + summed)
-    return {"data": _forward_passes(model, division.data) * once}
+    once = ring_bytes(division.replicas, 2 * size * model.weights + summed)
+    tokens = model.work.tokens * model.work.epochs / division.replicas
+    keys = shape.key_width * division.context // gcd(shape.key_heads, division.context)
+    torch = model.trainer.backend.torch
+    times = 3 if torch is not None and torch.gradient_checkpointing else 2
+    exchanged = shape.layers * times * tokens * size * (2 * shape.query_width + 2 * keys)
+    return {
+        "context": ring_bytes(division.context, exchanged),
+        "data": _forward_passes(model, division.data) * once,
+    }
 
 
 def _megatron_bytes(model: TrainedModel, division: TrainerLayout) -> dict[str, float]:

@@ -43,6 +43,11 @@ JOBS = {
   data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 32}}
   trainer: {backend: {torch: {microbatchTokens: 1024}}, optimizer: {muon: {}, device: Host}}
 """,
+    "context": """
+  algorithm: {sft: {rowsPerStep: 8}}
+  data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 32}}
+  trainer: {ranks: 2, backend: {torch: {microbatchTokens: 512, contextParallel: 2}}}
+""",
     "ppo": """
   algorithm: {ppo: {promptsPerStep: 16}}
   data: {prompts: {source: {path: rows.jsonl}, maxTokens: 32}}
@@ -117,6 +122,7 @@ def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, in
         pytest.param("sft", "trainer", 1, marks=pytest.mark.full),
         pytest.param("sft-8-bit", "trainer", 1, marks=pytest.mark.full),
         pytest.param("sft-host", "trainer", 1, marks=pytest.mark.full),
+        pytest.param("context", "trainer", 2, marks=pytest.mark.full),
         pytest.param("ppo", "critic", 1, marks=pytest.mark.full),
         pytest.param("ppo", "rollout", 1, marks=pytest.mark.full),
     ],

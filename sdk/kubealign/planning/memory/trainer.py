@@ -23,6 +23,7 @@ from kubealign.planning.model.shape import ModelShape
 from kubealign.planning.model.trainer_layout import (
     StageParameters,
     TrainerLayout,
+    check_divisible,
     stage_parameters,
     trainer_layout,
 )
@@ -87,11 +88,16 @@ class TrainedModel:
         return self.device is Device.GPU and spec is not None and spec.activation_offload
 
     def pass_tokens(self, replicas: int) -> int:
-        """Return the tokens of one forward pass on one of `replicas` data-parallel ranks."""
+        """Return the tokens of one forward pass on one of `replicas` data-parallel ranks, or of the ranks
+        that share its tokens.
+        """
         share = -(-self.work.minibatch_tokens // replicas)
         limit: int = self.trainer.backend.value.microbatch_tokens
-        if self.device is Device.CPU and self.trainer.backend.torch is not None:
-            limit = min(limit, CPU_PACK_TOKENS)
+        torch = self.trainer.backend.torch
+        if torch is not None:
+            limit = torch.context_parallel * (
+                min(limit, CPU_PACK_TOKENS) if self.device is Device.CPU else limit
+            )
         return max(self.work.sequence, min(limit, share))
 
 
@@ -114,15 +120,18 @@ def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
     a quantised base on a CPU also that of loading it.
 
     An update usually has several forward passes, so gradients exist from the start. Of offloaded activations
-    the device holds those of one layer at a time.
+    the device holds those of one layer at a time. Context-parallel ranks save their own tokens for all heads,
+    and of the attention all tokens for their own heads.
     """
+    division = trainer_layout(model.trainer)
+    check_divisible(model.shape, division)
     shape, trainer, precision = model.shape, model.trainer, model.precision
     ranks, size = trainer.ranks, bytes_per_value(precision)
     optimizer = model.optimizer_memory
     quantized = quantized_base(shape, trainer.lora)
     states = torch_state_bytes(model.weights, model.adapter_weights, precision, ranks, quantized)
     states |= {"optimizer": optimizer.device}
-    tokens = model.pass_tokens(ranks)
+    tokens = -(-model.pass_tokens(division.data) // division.context)
     costs, recompute = _torch_activations(model)
     per_layer = [cost.saved_bytes(1, False, recompute) for cost in costs]
     saved = (max(per_layer) if model.offloads_activations else sum(per_layer)) + output_activations(

@@ -13,8 +13,7 @@ class TrainerLayout:
     """Sizes of the parallel dimensions of a trainer.
 
     Ranks share matrices (tensor), layers (pipeline), tokens (context), experts (expert) or sequences
-    (data); tensor x pipeline x context x data = ranks. sharded: data-parallel ranks shard all weights
-    (FSDP2).
+    (data); tensor x pipeline x context x data = ranks. sharded: all ranks shard all weights (FSDP2).
     """
 
     tensor: int = 1
@@ -36,12 +35,13 @@ class TrainerLayout:
 
 
 def trainer_layout(trainer: Trainer) -> TrainerLayout:
-    """Return the layout: the torch backend shards over all ranks; megatron's sizes are in the spec, and the
-    rest is data parallelism.
+    """Return the layout: the torch backend shards over all ranks; the sizes are in the spec, and the rest is
+    data parallelism.
     """
-    megatron = trainer.backend.megatron
+    torch, megatron = trainer.backend.torch, trainer.backend.megatron
     if megatron is None:
-        return TrainerLayout(data=trainer.ranks, sharded=True)
+        context = 1 if torch is None else torch.context_parallel
+        return TrainerLayout(context=context, data=trainer.ranks // context, sharded=True)
     return TrainerLayout(
         tensor=megatron.tensor_parallel,
         pipeline=megatron.pipeline_parallel,
@@ -87,7 +87,7 @@ def stage_parameters(
     Raises:
         PlanError: Layers, heads or experts cannot be divided.
     """
-    _check_divisible(shape, division)
+    check_divisible(shape, division)
     return [_one_stage(shape, division, index, has_vocabulary) for index in range(division.pipeline)]
 
 
@@ -121,10 +121,13 @@ def _one_stage(
     )
 
 
-def _check_divisible(shape: ModelShape, division: TrainerLayout) -> None:
+def check_divisible(shape: ModelShape, division: TrainerLayout) -> None:
+    """Raise PlanError when layers, heads or experts cannot be divided."""
     for name, parts, field, count in (
         ("pipelineParallel", division.pipeline, "num_hidden_layers", shape.layers),
         ("tensorParallel", division.tensor, "num_attention_heads", shape.heads),
+        # Megatron gathers keys and values; the torch backend exchanges tokens for heads.
+        ("contextParallel", division.context if division.sharded else 1, "num_attention_heads", shape.heads),
         ("expertParallel", division.expert, "num_experts", shape.experts or division.expert),
     ):
         if count % parts:

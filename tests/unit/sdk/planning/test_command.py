@@ -169,6 +169,17 @@ def test_the_remedy_makes_the_job_fit(file: Path) -> None:
     assert first["processes"][0]["fits"]
 
 
+def test_a_sequence_that_is_too_long_gets_more_ranks(file: Path) -> None:
+    """FSDP2 divides no activations: more ranks alone do not help."""
+    small = "backend: {torch: {microbatchTokens: 2048, precision: BFloat16, gradientCheckpointing: true}}"
+    file.write_text(JOBS.replace("\n---", f"\n  trainer: {{{small}}}\n---", 1))
+    sizes = ("--prompt-tokens", 64, "--response-tokens", 1 << 20)
+    (trainer,) = planned(file, *sizes)[0]["processes"]
+    memory = trainer["parts"]["process"] + trainer["parts"]["activations"] * 3 // 4
+    (trainer,) = planned(file, *sizes, "--gpu-memory", memory)[0]["processes"]
+    assert trainer["remedy"] == "set spec.trainer.ranks: 2, spec.trainer.backend.torch.contextParallel: 2"
+
+
 def test_a_reference_that_is_too_large_gets_another_precision(file: Path) -> None:
     wide = file.parent / "wide"
     wide.mkdir()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kubealign.planning.errors import PlanError
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device, Machine
 from kubealign.planning.memory.activations import (
     LOGITS_PER_CHUNK,
@@ -180,6 +181,38 @@ def test_a_long_sequence_has_its_own_pass() -> None:
     trainer = Trainer(backend=Backend(torch=TorchBackendSpec(microbatch_tokens=2)))
     model = TrainedModel(SHAPE, trainer, WORK, Device.CPU)
     assert model.pass_tokens(1) == 8
+
+
+def torch_ranks(ranks: int, context: int, tokens: int) -> Trainer:
+    spec = TorchBackendSpec(microbatch_tokens=tokens, context_parallel=context)
+    return Trainer(ranks=ranks, backend=Backend(torch=spec))
+
+
+def test_context_ranks_share_a_long_sequence() -> None:
+    work = Workload(prompt=4, response=28, sequences=8, epochs=1, updates=1)
+    alone, shared = (
+        trainer_memory(TrainedModel(SHAPE, torch_ranks(2, context, 4), work, Device.GPU))
+        for context in (1, 2)
+    )
+    assert 2 * shared.parts["activations"] == alone.parts["activations"]
+    for part in ("weights", "gradients", "optimizer", "gathered"):
+        assert shared.parts[part] == alone.parts[part]
+
+
+def test_the_limit_of_a_microbatch_is_per_context_rank() -> None:
+    model = TrainedModel(SHAPE, torch_ranks(4, 2, 12), WORK, Device.GPU)
+    assert trainer_layout(model.trainer) == TrainerLayout(context=2, data=2, sharded=True)
+    # 32 tokens a minibatch.
+    assert (model.pass_tokens(1), model.pass_tokens(2)) == (24, 16)
+    limited = TrainedModel(SHAPE, torch_ranks(4, 2, 2 * CPU_PACK_TOKENS), WORK, Device.CPU)
+    large = dataclasses.replace(WORK, sequences=1024)
+    assert dataclasses.replace(limited, work=large).pass_tokens(1) == 2 * CPU_PACK_TOKENS
+
+
+def test_context_ranks_that_cannot_share_the_heads_are_an_error() -> None:
+    message = r"contextParallel is 4; it must divide the model's num_attention_heads \(2\)"
+    with pytest.raises(PlanError, match=message):
+        trainer_memory(TrainedModel(SHAPE, torch_ranks(4, 4, 8), WORK, Device.GPU))
 
 
 def test_a_stage_holds_a_microbatch_for_each_later_stage() -> None:

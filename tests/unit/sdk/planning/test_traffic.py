@@ -1,5 +1,6 @@
 """Network traffic and weight transfer, compared with hand-computed values."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -55,6 +56,24 @@ def test_one_rank_sends_nothing() -> None:
 def test_fsdp_gathers_twice_and_reduces_once_per_pass() -> None:
     # 64 tokens over two ranks, 8 a pass: 4 passes.
     assert sent(model(2)) == {"data": 4 * (4 + 4 + 4) * WEIGHTS // 2}
+
+
+@pytest.mark.parametrize("key_heads", [2, 1])
+@pytest.mark.parametrize(("checkpointing", "times"), [(False, 2), (True, 3)])
+def test_context_parallelism_exchanges_queries_keys_values_and_results(
+    key_heads: int, checkpointing: bool, times: int
+) -> None:
+    """A single key head is repeated for both ranks."""
+    spec = TorchBackendSpec(microbatch_tokens=8, context_parallel=2, gradient_checkpointing=checkpointing)
+    shape = dataclasses.replace(SHAPE, key_heads=key_heads)
+    trainer = Trainer(ranks=2, backend=Backend(torch=spec))
+    shared = TrainedModel(shape, trainer, WORK, Device.GPU)
+    # Two layers; each rank has 32 of 64 tokens, of 4 x 8 numbers of 4 bytes, and keeps half of them. A pass
+    # has 16 tokens.
+    assert sent(shared) == {
+        "context": 2 * times * 32 * (4 * 8 * 4) // 2,
+        "data": 4 * (4 + 4 + 4) * parameter_counts.total(shape) // 2,
+    }
 
 
 def test_tensor_parallelism_reduces_four_times_per_layer() -> None:
