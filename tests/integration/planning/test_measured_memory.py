@@ -102,7 +102,7 @@ def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, in
         "MALLOC_MMAP_THRESHOLD_": "65536",
         "OMP_NUM_THREADS": "1",
     }
-    group = [[str(rank), str(folder / "meeting")] for rank in range(ranks)] if ranks > 1 else [[]]
+    group = [[str(rank), str(folder / f"meeting-{job}")] for rank in range(ranks)] if ranks > 1 else [[]]
     started = [
         subprocess.Popen([*words, *rest], env=environment, stdout=subprocess.PIPE, text=True)
         for rest in group

@@ -55,7 +55,7 @@ def scatter_heads(
     received = _exchange(torch.cat(rows, dim=2).transpose(0, 1), group).flatten(0, 1)
     parts = torch.split(received, [each.shape[2] for each in rows], dim=1)
     query, key, value = (
-        part.unflatten(1, (-1, each.shape[2])) for part, each in zip(parts, states, strict=True)
+        torch.unflatten(part, 1, (-1, each.shape[2])) for part, each in zip(parts, states, strict=True)
     )
     return query, key, value
 
