@@ -101,6 +101,33 @@ def run_rank(setup: ContextSetup) -> None:
             group.run(command, b"", handlers)
 
 
+def check_model_types(rank: int, rendezvous: str, models: Path, work: Path) -> None:
+    """Check that two ranks can share the tokens of each model of a folder.
+
+    Writes the error of each model type, empty for none, to a file of the rank.
+    """
+    torch.set_num_threads(1)
+    errors: dict[str, str] = {}
+
+    def check_all(_: bytes) -> bytes:
+        group = join_context_group(2, 2, 60)
+        assert group is not None
+        for folder in sorted(models.iterdir()):
+            try:
+                check_context_parallel(load_model(folder, Head.LANGUAGE_MODEL), group, 2)
+                errors[folder.name] = ""
+            except (RuntimeError, ValueError, TypeError) as error:
+                errors[folder.name] = repr(error)
+        return b""
+
+    with CommandGroup(rank, 2, rendezvous, 60, COMMAND_KEY) as group:
+        if rank:
+            group.follow({"all": check_all})
+        else:
+            group.run("all", b"", {"all": check_all})
+    (work / f"types-{rank}.json").write_text(json.dumps(errors))
+
+
 def shared_batch() -> Batch:
     """Return the fourth batch with one prompt of five tokens in all but the last sequence."""
     batch = batch_of(3)

@@ -61,7 +61,7 @@ def scatter_heads(
 
 
 def gather_heads(output: Tensor, group: ContextGroup) -> Tensor:
-    """Return the attention's output of this rank's tokens for all heads, [U / ranks, heads, d].
+    """Return the attention's output of this rank's tokens for all heads, [U / ranks, heads, d], contiguous.
 
     Differentiable, collective.
 
@@ -70,7 +70,8 @@ def gather_heads(output: Tensor, group: ContextGroup) -> Tensor:
     """
     ranks, (tokens, heads, width) = group.size, output.shape
     received = _exchange(output.reshape(ranks, tokens // ranks, heads * width), group)
-    return received.transpose(0, 1).reshape(tokens // ranks, ranks * heads, width)
+    # Some models view the output as rows, which needs it contiguous.
+    return received.transpose(0, 1).contiguous().view(tokens // ranks, ranks * heads, width)
 
 
 def _exchange(states: Tensor, group: ContextGroup) -> Tensor:
