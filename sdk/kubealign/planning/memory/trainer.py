@@ -100,6 +100,12 @@ class TrainedModel:
             )
         return max(self.work.sequence, min(limit, share))
 
+    @property
+    def rank_tokens(self) -> int:
+        """One rank's tokens of a forward pass, which context-parallel ranks share."""
+        division = trainer_layout(self.trainer)
+        return -(-self.pass_tokens(division.data) // division.context)
+
 
 def trainer_memory(model: TrainedModel) -> MemoryPeak:
     """Return the memory peak of one rank in the stage with the largest peak."""
@@ -131,7 +137,7 @@ def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
     quantized = quantized_base(shape, trainer.lora)
     states = torch_state_bytes(model.weights, model.adapter_weights, precision, ranks, quantized)
     states |= {"optimizer": optimizer.device}
-    tokens = -(-model.pass_tokens(division.data) // division.context)
+    tokens = model.rank_tokens
     costs, recompute = _torch_activations(model)
     per_layer = [cost.saved_bytes(1, False, recompute) for cost in costs]
     saved = (max(per_layer) if model.offloads_activations else sum(per_layer)) + output_activations(
@@ -174,7 +180,7 @@ def offloaded_activations(model: TrainedModel) -> dict[str, int]:
     costs, recompute = _torch_activations(model)
     saved = sum(cost.saved_bytes(1, False, recompute) for cost in costs)
     saved += output_activations(model.shape, model.precision, model.has_vocabulary)
-    return {"activations": int(model.pass_tokens(model.trainer.ranks) * saved)}
+    return {"activations": int(model.rank_tokens * saved)}
 
 
 def _torch_activations(model: TrainedModel) -> tuple[list[LayerActivations], Recompute]:
@@ -228,7 +234,7 @@ def _megatron_peaks(model: TrainedModel, stage: StageParameters, division: Train
         None if lora is None else -(-parameter_counts.adapter(shape, lora, stage.layers) // division.tensor)
     )
     states = megatron_state_bytes(stage, adapted, trainer, division)
-    tokens = -(-model.pass_tokens(division.data) // division.context)
+    tokens = model.rank_tokens
     costs = [layer_activations(shape, index, precision) for index in stage.layers]
     split, sequence = division.tensor, megatron.sequence_parallel
     saved = sum(cost.saved_bytes(split, sequence, megatron.recompute) for cost in costs)

@@ -322,6 +322,17 @@ def test_offloaded_activations_are_in_host_memory(checkpointing: bool) -> None:
     assert trainer_memory(model(True, Device.CPU)) == trainer_memory(model(False, Device.CPU))
 
 
+def test_context_ranks_offload_their_own_tokens() -> None:
+    work = Workload(prompt=4, response=28, sequences=8, epochs=1, updates=1)
+
+    def offloaded(context: int) -> int:
+        spec = TorchBackendSpec(microbatch_tokens=4, context_parallel=context, activation_offload=True)
+        trainer = Trainer(ranks=2, backend=Backend(torch=spec))
+        return offloaded_activations(TrainedModel(SHAPE, trainer, work, Device.GPU))["activations"]
+
+    assert 2 * offloaded(2) == offloaded(1) > 0
+
+
 def test_kv_cache_bytes() -> None:
     # Keys and values of one head of 4 in two layers, in bf16.
     assert cache_bytes(SHAPE, 64, BF16) == 2 * 2 * 4 * 2 * 64
