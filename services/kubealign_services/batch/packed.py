@@ -20,7 +20,7 @@ class Batch:
         tokens: int32 [T].
         cu_seqlens: int32 [S + 1], offsets into tokens, from 0 to T, strictly increasing.
         sample_ids: S names.
-        token_columns: Name -> [T] or [T, K], where each entry has K numbers.
+        token_columns: Name -> [T], or [T, K] or [T, L, K], where each token has K or L x K numbers.
         sequence_columns: Name -> [S] or [S, K].
         scalars: Name -> number.
 
@@ -49,7 +49,7 @@ class Batch:
         if len(self.sample_ids) != len(self):
             raise ValueError(f"{len(self.sample_ids)} sample ids for {len(self)} sequences")
         for name, column in self.token_columns.items():
-            if column.dim() not in (1, 2) or len(column) != len(self.tokens):
+            if column.dim() not in (1, 2, 3) or len(column) != len(self.tokens):
                 raise ValueError(
                     f"token column {name} has shape {tuple(column.shape)}, not ({len(self.tokens)}, ...)"
                 )

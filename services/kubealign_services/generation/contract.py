@@ -10,6 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from kubealign.spec.sections.rollout import InFlightPolicy
+from kubealign_services.training.expert_routing import Routing
 
 #: Weight version of the tokens that the reference model generated.
 REFERENCE_VERSION = -1
@@ -61,7 +62,8 @@ class GeneratedSample:
     top-k, top-p, forbidden end tokens and renormalisation). engine_logprobs: under the full softmax at the
     same temperature (1 where the temperature is 0). versions: the weight version that each token was
     generated with, REFERENCE_VERSION for samples of the reference. text: the response without the special
-    token or the stop string that ended it.
+    token or the stop string that ended it. routing [prompt + response - 1, layers, k]: where the engine
+    records it, the experts of each token of the prompt and the response but the last, which no token follows.
     """
 
     request_id: str
@@ -73,6 +75,7 @@ class GeneratedSample:
     finish: FinishReason
     text: str
     seconds: float = 0.0
+    routing: Routing | None = None
 
 
 @dataclass

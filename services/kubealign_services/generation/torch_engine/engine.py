@@ -16,7 +16,9 @@ from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
+from kubealign_services.generation.torch_engine.attention.attention_plan import UnsupportedEngineModel
 from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager, pages_for
+from kubealign_services.generation.torch_engine.kv_cache.routing_pages import RoutingPages
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, end_tokens, read_config
 from kubealign_services.generation.torch_engine.model.model_runner import LocalModelRunner, ModelRunner
 from kubealign_services.generation.torch_engine.request_validation import check_request, check_room
@@ -24,6 +26,7 @@ from kubealign_services.generation.torch_engine.sampling.sampler import sample
 from kubealign_services.generation.torch_engine.scheduler.running_batch import RunningBatch
 from kubealign_services.generation.torch_engine.scheduler.scheduler import ScheduledStep, Scheduler
 from kubealign_services.runtime.free_memory import free_bytes
+from kubealign_services.training.expert_routing import RoutingRecorder, UnsupportedRouting
 from kubealign_services.training.torch_backend.precision import compute_dtype
 
 NO_WEIGHTS = -1
@@ -51,12 +54,14 @@ class TorchRolloutEngine:
         tokenizer: PreTrainedTokenizerBase,
         spec: engine_spec.TorchEngineSpec,
         end_tokens: frozenset[int],
+        recorder: RoutingRecorder | None = None,
     ) -> None:
         """Create an engine over a model runner.
 
         Args:
             runner: Runs the forward passes, in this process or in several.
             end_tokens: Token ids that end every response.
+            recorder: Records the experts that the runner's model chooses; None: samples have no record.
         """
         self.version = NO_WEIGHTS
         self._has_weights = False
@@ -73,13 +78,19 @@ class TorchRolloutEngine:
             min_spare_pages=MIN_SPARE_BYTES // runner.page_bytes,
         )
         rows = RunningBatch(spec.max_sequences, pages_for(runner.context), runner.vocabulary, runner.device)
-        self._scheduler = Scheduler(rows, cache, spec.max_sequences, spec.prefill_tokens)
+        self._recorder = recorder
+        self._routing = None if recorder is None else RoutingPages(recorder.shape)
+        self._scheduler = Scheduler(rows, cache, spec.max_sequences, spec.prefill_tokens, self._routing)
         self._reserved_pages = 0
         self._generated_tokens = 0
 
     @classmethod
     def create(
-        cls, folder: Path, spec: engine_spec.TorchEngineSpec, shares_cores: bool = False
+        cls,
+        folder: Path,
+        spec: engine_spec.TorchEngineSpec,
+        shares_cores: bool = False,
+        records_routing: bool = False,
     ) -> "TorchRolloutEngine":
         """Create an engine from a folder with a Hugging Face configuration and tokenizer, on the GPU if there
         is one.
@@ -88,23 +99,37 @@ class TorchRolloutEngine:
 
         Args:
             shares_cores: See `LocalModelRunner`.
+            records_routing: See `with_runner`.
         """
-        return cls.with_runner(folder, spec, lambda config: create_local_runner(config, spec, shares_cores))
+
+        def make_runner(config: Any) -> LocalModelRunner:
+            return create_local_runner(config, spec, shares_cores)
+
+        return cls.with_runner(folder, spec, make_runner, records_routing)
 
     @classmethod
     def with_runner(
-        cls, folder: Path, spec: engine_spec.TorchEngineSpec, make_runner: Callable[[Any], ModelRunner]
+        cls,
+        folder: Path,
+        spec: engine_spec.TorchEngineSpec,
+        make_runner: Callable[[Any], ModelRunner],
+        records_routing: bool = False,
     ) -> "TorchRolloutEngine":
         """Create an engine whose runner `make_runner` builds from the folder's configuration, after all other
         checks.
 
-        Raises DataError (no tokenizer, or one that does not fit the model), OSError (a file is missing).
+        Raises DataError (no tokenizer, or one that does not fit the model), OSError (a file is missing),
+        UnsupportedEngineModel for a record of a model without experts that can be replayed.
+
+        Args:
+            records_routing: Samples have the experts that the model chose for each token.
         """
         config = read_config(folder)
         tokenizer = load_tokenizer(folder, "rollout engine")
         check_vocabulary(config, tokenizer, f"rollout engine, {folder}")
         ids = end_tokens(folder, config, tokenizer)
-        return cls(make_runner(config), tokenizer, spec, ids)
+        runner = make_runner(config)
+        return cls(runner, tokenizer, spec, ids, _recorder_of(runner) if records_routing else None)
 
     def add(self, request: GenerationRequest) -> None:
         """Queue a request. Raises RequestRefused, also for the id of a request that the engine still has."""
@@ -172,6 +197,10 @@ class TorchRolloutEngine:
         step = self._scheduler.next_step(self._decode)
         self._reserve(self._scheduler.cache.storage_pages)
         logits = self._compute_logits(step)
+        if self._recorder is not None and self._routing is not None:
+            if step.batch is not None:
+                self._routing.store(step.batch, self._recorder.take())
+            self._routing.copy(step.sources, step.targets)
         if step.sources:
             self._runner.copy_pages(step.sources, step.targets)
         if logits is None:
@@ -336,6 +365,18 @@ def create_local_runner(
     """
     model = CausalModel(config, compute_dtype(spec.effective_precision), default_device())
     return LocalModelRunner(model, shares_cores)
+
+
+def _recorder_of(runner: ModelRunner) -> RoutingRecorder:
+    if not isinstance(runner, LocalModelRunner):
+        raise UnsupportedEngineModel(
+            "rollout.routingReplay: a model in several processes records no experts: set "
+            "rollout.engine.torch.tensorParallel to 1"
+        )
+    try:
+        return runner.record_routing()
+    except UnsupportedRouting as error:
+        raise UnsupportedEngineModel(f"rollout.routingReplay: {error}: set it to false") from error
 
 
 def default_device() -> torch.device:

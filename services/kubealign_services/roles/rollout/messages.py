@@ -14,6 +14,7 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     SamplingParameters,
 )
+from kubealign_services.training.expert_routing import ROUTING, routing_column
 
 
 @dataclass(frozen=True)
@@ -88,18 +89,21 @@ def to_rollout(
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor([0.0] * prompt_length + values, dtype=torch.float32)
 
+    columns = {
+        "loss_mask": torch.tensor(
+            [0] * prompt_length + list(loss_mask or [1] * len(sample.tokens)), dtype=torch.uint8
+        ),
+        "behaviour_logprobs": column(sample.behaviour_logprobs),
+        "engine_logprobs": column(sample.engine_logprobs),
+        "weight_version": torch.tensor([-1] * prompt_length + sample.versions, dtype=torch.int32),
+    }
+    if sample.routing is not None:
+        columns[ROUTING] = routing_column(sample.routing, prompt_length + len(sample.tokens))
     sequence = Batch(
         tokens=torch.tensor(prompt + sample.tokens, dtype=torch.int32),
         cu_seqlens=torch.tensor([0, prompt_length + len(sample.tokens)], dtype=torch.int32),
         sample_ids=[f"{item.group_id}#{first_sample + sample.sample}"],
-        token_columns={
-            "loss_mask": torch.tensor(
-                [0] * prompt_length + list(loss_mask or [1] * len(sample.tokens)), dtype=torch.uint8
-            ),
-            "behaviour_logprobs": column(sample.behaviour_logprobs),
-            "engine_logprobs": column(sample.engine_logprobs),
-            "weight_version": torch.tensor([-1] * prompt_length + sample.versions, dtype=torch.int32),
-        },
+        token_columns=columns,
     )
     return rollout_pb2.Rollout(
         fence=item.fence,

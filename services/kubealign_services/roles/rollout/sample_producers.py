@@ -121,6 +121,7 @@ def episode_to_rollout(
         finish=FinishReason.LENGTH if transcript.truncated else FinishReason.STOP,
         text=transcript.text,
         seconds=transcript.seconds,
+        routing=transcript.routing,
     )
     rollout = to_rollout(item, sample, worker, part.first_sample, transcript.loss_mask)
     rollout.turns, rollout.tool_errors = transcript.turns, transcript.tool_errors

@@ -30,6 +30,7 @@ from kubealign_services.generation.torch_engine.model.causal_model import Causal
 from kubealign_services.generation.torch_engine.model.cuda_graphs import DecodingGraphs
 from kubealign_services.generation.torch_engine.model.weight_loader import WeightLoader
 from kubealign_services.generation.torch_engine.ragged_batch import RaggedBatch
+from kubealign_services.training.expert_routing import RoutingRecorder
 
 
 class ModelRunner(Protocol):
@@ -92,6 +93,15 @@ class LocalModelRunner:
             model.layers.values(), model.dtype, self.device
         )
         self._graphs = DecodingGraphs(model, self._cache) if self._uses_gpu_kernel else None
+
+    def record_routing(self) -> RoutingRecorder:
+        """Record the experts that the model chooses, from now on. Raises UnsupportedRouting.
+
+        Passes are then not recorded as CUDA graphs, whose replay calls no router.
+        """
+        recorder = RoutingRecorder(self.model.module)
+        self._graphs = None
+        return recorder
 
     @property
     def pages(self) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kubealign_services.generation.contract import FinishReason, GeneratedSample, GenerationRequest
 from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager
+from kubealign_services.generation.torch_engine.kv_cache.routing_pages import RoutingPages
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
 from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
 from kubealign_services.generation.torch_engine.scheduler.admission import PrefillChunk, admit
@@ -25,6 +26,7 @@ from kubealign_services.generation.torch_engine.scheduler.wait_queue import (
     SampleState,
     WaitQueue,
 )
+from kubealign_services.training.expert_routing import Routing
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,18 @@ class Scheduler:
     """
 
     def __init__(
-        self, rows: RunningBatch, cache: PageManager, max_sequences: int, prefill_tokens: int
+        self,
+        rows: RunningBatch,
+        cache: PageManager,
+        max_sequences: int,
+        prefill_tokens: int,
+        routing: RoutingPages | None = None,
     ) -> None:
+        """Create a scheduler without requests.
+
+        Args:
+            routing: Recorded experts of the tokens in the pages; None: none are recorded.
+        """
         self.rows = rows
         self.cache = cache
         self.queue = WaitQueue()
@@ -61,6 +73,7 @@ class Scheduler:
         self._max_sequences = max_sequences
         self._prefill_tokens = prefill_tokens
         self._arrivals = 0
+        self._routing = routing
 
     def __bool__(self) -> bool:
         """Return True while any sample runs or waits."""
@@ -198,7 +211,11 @@ class Scheduler:
     def _preempt(self, row: int) -> None:
         """Queue the row's sample again; the caller removes the row."""
         sample = self.rows.samples[row]
-        response = self.rows.responses.copy_response(row, self.rows.token_count(row))
+        count = self.rows.token_count(row)
+        response = self.rows.responses.copy_response(row, count)
+        # A pass that failed may not have computed the prompt of a sample without tokens.
+        if count:
+            sample.routing = self._recorded_routing(row, count)
         tokens = np.concatenate((sample.group.request.prompt_tokens, response.tokens)).astype(np.int64)
         self.queue.insert(QueueEntry(sample.group, tokens, sample.index, sample.index + 1, sample, response))
 
@@ -239,7 +256,21 @@ class Scheduler:
             finish=ended.finish,
             text=text,
             seconds=time.monotonic() - sample.started,
+            routing=self._recorded_routing(row, count),
         )
+
+    def _recorded_routing(self, row: int, count: int) -> Routing | None:
+        """Return the recorded experts of the row's prompt and its first `count` tokens but the last."""
+        if self._routing is None:
+            return None
+        sample = self.rows.samples[row]
+        stop = len(sample.group.request.prompt_tokens) + count - 1
+        earlier = sample.routing
+        if earlier is None:
+            return self._routing.gather(self.rows.pages(row), 0, stop)
+        later = self._routing.gather(self.rows.pages(row), len(earlier), stop)
+        routing: Routing = np.concatenate((earlier[:stop], later))
+        return routing
 
     def _remove_rows(self, rows: list[int]) -> None:
         for row in rows:

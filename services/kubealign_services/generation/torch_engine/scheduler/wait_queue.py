@@ -12,6 +12,7 @@ from kubealign_services.generation.contract import GenerationRequest
 from kubealign_services.generation.torch_engine.kv_cache.page_pool import Pages
 from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
 from kubealign_services.generation.torch_engine.scheduler.response_buffer import PartialResponse
+from kubealign_services.training.expert_routing import Routing
 
 
 @dataclass
@@ -28,13 +29,15 @@ class RequestGroup:
 @dataclass
 class SampleState:
     """State of one sample of a group. started: time on the monotonic clock. stops: stop-string search over
-    its text, where it has stop strings.
+    its text, where it has stop strings. routing: of a preempted sample, the recorded experts of its first
+    tokens, with which its response was generated; recomputation may choose others.
     """
 
     group: RequestGroup
     index: int
     started: float
     stops: StopStrings | None = None
+    routing: Routing | None = None
 
     @property
     def age_key(self) -> tuple[int, int]:

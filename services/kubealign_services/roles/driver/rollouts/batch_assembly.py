@@ -17,6 +17,7 @@ from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.generation.contract import REFERENCE_VERSION
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.training.expert_routing import ROUTING, unrecorded_column
 
 REFERENCE = "reference"
 
@@ -48,7 +49,8 @@ def assemble_batch(
     """Return the groups' samples, prompt after prompt, as one batch of S sequences and T tokens.
 
     Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
-    (int32), and reference_logprobs (float32) if a reference, or a teacher as one, scored the samples.
+    (int32), routing (see `expert_routing`) if the engine records its experts, and reference_logprobs
+    (float32) if a reference, or a teacher as one, scored the samples.
     Sequence columns: group (int64, index of the prompt), truncated (uint8), the scores of each of `rewards`
     (see `reward_columns`), companion (uint8) if auxiliary samples exist, turns and tool_errors (int32) if a
     workflow generated the samples. Scalars: max_tokens, version (of the weights that train on the batch), and
@@ -85,6 +87,7 @@ def assemble_batch(
                 part.token_columns["reference_logprobs"] = torch.from_numpy(logprobs.copy())
             parts.append(part)
             temperatures.append(rollout_temperature(rollout, sampling.temperature))
+    _complete_routing(parts)
     batch = concatenate(parts)
     for name in rewards:
         scores = [group.reward(sample, name) for group in groups for sample in sorted(group.rollouts)]
@@ -96,6 +99,16 @@ def assemble_batch(
     if sampling.continued:
         batch.scalars["continued"] = 1.0
     return batch
+
+
+def _complete_routing(parts: Sequence[Batch]) -> None:
+    """Mark all tokens of samples without recorded experts, those of the reference, as without a record, where
+    other samples of the batch have one.
+    """
+    like = next((part.token_columns[ROUTING] for part in parts if ROUTING in part.token_columns), None)
+    if like is not None:
+        for part in parts:
+            part.token_columns.setdefault(ROUTING, unrecorded_column(like, len(part.tokens)))
 
 
 def _workflow_columns(groups: Sequence[RolloutGroup]) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import xxhash
 from transformers import PreTrainedTokenizerBase
 
@@ -14,6 +15,7 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     SamplingParameters,
 )
+from kubealign_services.training.expert_routing import Routing
 
 #: Generates one sample of a request of one seed.
 GenerateSample = Callable[[GenerationRequest], Awaitable[GeneratedSample]]
@@ -37,7 +39,8 @@ class Transcript:
     """The response so far, token by token.
 
     loss_mask: 1 at the policy's tokens, 0 at the environment's, whose log-probabilities are 0 and whose
-    version is -1.
+    version is -1. routing [n, layers, k]: where the engine records them, the experts of the first n tokens of
+    the prompt and the response, each from the first generation after it.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -45,6 +48,7 @@ class Transcript:
     behaviour_logprobs: list[float] = field(default_factory=list)
     engine_logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    routing: Routing | None = None
     text: str = ""
     seconds: float = 0.0
     turns: int = 0
@@ -141,6 +145,7 @@ class Episode:
         response.behaviour_logprobs += sample.behaviour_logprobs
         response.engine_logprobs += sample.engine_logprobs
         response.versions += sample.versions
+        response.routing = _continue_routing(response.routing, sample.routing)
         response.text += text
         response.seconds += sample.seconds
         response.turns += 1
@@ -171,3 +176,13 @@ class Episode:
         full_text = str(self._tokenizer.decode(sample.tokens, skip_special_tokens=True))
         rest = full_text[len(sample.text) :]
         return next((stop for stop in stops if rest.startswith(stop)), None)
+
+
+def _continue_routing(earlier: Routing | None, newest: Routing | None) -> Routing | None:
+    """Return the recorded experts of a transcript after another turn, whose own record begins with tokens of
+    earlier turns.
+    """
+    if earlier is None or newest is None:
+        return newest
+    routing: Routing = np.concatenate((earlier, newest[len(earlier) :]))
+    return routing

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.generation.contract import FinishReason, GeneratedSample
@@ -12,6 +14,7 @@ from kubealign_services.roles.rollout.messages import (
     to_given_rollouts,
     to_rollout,
 )
+from kubealign_services.training.expert_routing import ROUTING
 
 ITEM = rollout_pb2.WorkItem(
     fence=3,
@@ -36,6 +39,17 @@ SAMPLE = GeneratedSample(
     finish=FinishReason.LENGTH,
     text="h",
 )
+
+
+def test_recorded_experts_are_a_column_whose_last_token_is_marked() -> None:
+    assert ROUTING not in decode(to_rollout(ITEM, SAMPLE, "rollout-0").sequence).token_columns
+    record = np.arange(12).reshape(3, 2, 2).astype(np.uint8)
+    message = to_rollout(ITEM, replace(SAMPLE, routing=record), "rollout-0")
+    column = decode(message.sequence).token(ROUTING)
+    assert column[:3].tolist() == record.tolist() and column[3].tolist() == [[255, 255], [255, 255]]
+    # The environment's tokens that end a response of several turns have not been computed either.
+    message = to_rollout(ITEM, replace(SAMPLE, routing=record[:2]), "rollout-0")
+    assert (decode(message.sequence).token(ROUTING)[2:] == 255).all()
 
 
 def test_the_request_key_contains_fence_and_attempt() -> None:

@@ -18,6 +18,7 @@ from kubealign_services.roles.driver.rollouts.batch_assembly import (
     has_mixed_versions,
 )
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.training.expert_routing import ROUTING
 
 SAMPLED = SamplingInfo(1.0, 4)
 
@@ -63,6 +64,19 @@ def test_groups_are_packed_in_order_with_their_columns() -> None:
     # linspace(-1, 0, 3) = -1, -.5, 0 and linspace(-1, 0, 2) = -1, 0
     assert batch.token("reference_logprobs").tolist() == [-1.0, -0.5, 0.0, -1.0, 0.0]
     assert batch.scalars == {"temperature": 0.7, "max_tokens": 9.0, "version": 3.0}
+
+
+def test_samples_without_recorded_experts_are_marked_where_others_have_them() -> None:
+    plain, recorded = group("0/5", [3, 3], 0.5), group("0/2", [2], -1.0)
+    assert ROUTING not in assemble_batch([plain], ["exact"], SAMPLED, 3, None).token_columns
+    sequence = decode(recorded.rollouts[0].sequence)
+    sequence.token_columns[ROUTING] = torch.tensor([[[4, 1]], [[255, 255]]], dtype=torch.uint8)
+    message = encode(sequence)
+    recorded.rollouts[0].sequence.CopyFrom(message)
+    recorded.scores[0, message.digest, "exact"] = scoring_pb2.Score(reward=-1.0)
+    batch = assemble_batch([plain, recorded], ["exact"], SAMPLED, 3, None)
+    assert batch.token(ROUTING).dtype is torch.uint8
+    assert batch.token(ROUTING).tolist() == [[[255, 255]]] * 3 + [[[4, 1]], [[255, 255]]]
 
 
 def test_samples_keep_the_temperatures_that_they_were_sampled_with() -> None:
