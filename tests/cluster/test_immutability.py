@@ -73,6 +73,7 @@ FIXED: list[tuple[str, Any]] = [
     ),
     ("rollout.refit", {"rollout": {"refit": {"inFlight": "Interrupt"}}}),
     ("rollout.refit", {"rollout": {"refit": {"fanOut": 2}}}),
+    ("rollout.routingReplay", {"rollout": {"routingReplay": True}}),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),
     ("validation", {"validation": {"data": {"prompts": {"source": {"path": "other"}}}}}),
     ("overlap", {"overlap": {"scoreOnArrival": False}}),

@@ -14,6 +14,7 @@ from kubealign.planning.model.shape_sources import read_config
 from kubealign.spec.algorithms import Algorithm, OnPolicySpec
 from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
+from kubealign.spec.model_types import router_type_error
 from kubealign.spec.sections.engines import LOOPBACK_URL_PATTERN, Engine
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.precision import Precision
@@ -52,7 +53,8 @@ def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) ->
 
     A rounding difference between engine and trainer can send a token to another expert, which changes its
     log-probability far more than the rounding itself (Ma et al. 2025, rollout routing replay; Zheng et al.
-    2025, GSPO). Importance weighting corrects the loss for the difference.
+    2025, GSPO). Replay of the engine's choice removes the difference, importance weighting corrects the loss
+    for it.
     """
     entry, rollout = spec.algorithm.value, spec.effective_rollout
     if not isinstance(entry, OnPolicySpec) or rollout is None:
@@ -60,16 +62,31 @@ def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) ->
     precisions = {spec.trainer.backend.value.precision, rollout.engine.value.effective_precision}
     if precisions == {Precision.FLOAT32} or entry.effective_importance is not None:
         return
-    if _is_mixture_of_experts(_config_of(spec.policy.model, jobs)):
+    if rollout.routing_replay:
+        return
+    config = _config_of(spec.policy.model, jobs)
+    if _is_mixture_of_experts(config):
         name = field_alias(Algorithm, spec.algorithm.member)
+        replay = "spec.rollout.routingReplay to true, " if _can_replay(spec, config) else ""
         yield JobNotice(
             NoticeLevel.WARNING,
             "spec.policy.model",
             "is a mixture of experts, and the engine's routing is not replayed in training: in "
             f"{_half_precision(precisions)} engine and trainer can choose other experts for a token, and "
             "their log-probabilities differ "
-            f"(rollout/logprob_gap_mean). Set spec.algorithm.{name}.importance, or Float32 for both",
+            f"(rollout/logprob_gap_mean). Set {replay}spec.algorithm.{name}.importance, or Float32 for both",
         )
+
+
+def _can_replay(spec: AlignmentJobSpec, config: Mapping[str, Any]) -> bool:
+    """Return True where engine, backend and model allow rollout.routingReplay."""
+    engine = spec.rollout.engine.torch
+    return (
+        engine is not None
+        and engine.tensor_parallel == 1
+        and spec.trainer.backend.torch is not None
+        and router_type_error(config.get("model_type")) is None
+    )
 
 
 def _half_precision(precisions: set[Precision]) -> str:

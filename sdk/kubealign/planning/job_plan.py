@@ -13,7 +13,7 @@ from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import ModelShape
 from kubealign.planning.model.shape_sources import ModelShapes
 from kubealign.planning.model.trainer_layout import trainer_layout
-from kubealign.planning.traffic import Traffic, estimate_traffic
+from kubealign.planning.traffic import RoutingRecord, Traffic, estimate_routing_record, estimate_traffic
 from kubealign.planning.weight_transfer import WeightTransferEstimate, estimate_weight_transfer
 from kubealign.planning.workload import Workload, workload_of
 from kubealign.role_specs import teacher_group
@@ -31,6 +31,7 @@ class JobPlan:
         requirements: Memory of each process group, in the order of the job's roles.
         traffic: Network traffic of trainer and critic, by group.
         refit: Cost of a weight transfer; None: the job has no weight transfer.
+        record: Recorded experts of the rollouts; None: without rollout.routingReplay.
     """
 
     name: str
@@ -39,6 +40,7 @@ class JobPlan:
     refit: WeightTransferEstimate | None
     work: Workload
     weights: int
+    record: RoutingRecord | None = None
 
     @property
     def devices(self) -> int:
@@ -84,7 +86,8 @@ def plan_job(
         if workers and spec.algorithm.value.trains
         else None
     )
-    return JobPlan(job.name, needs, traffic_by_group, refit, work, parameter_counts.total(shape))
+    record = estimate_routing_record(shape, work) if spec.rollout.routing_replay else None
+    return JobPlan(job.name, needs, traffic_by_group, refit, work, parameter_counts.total(shape), record)
 
 
 @dataclass(frozen=True)

@@ -61,4 +61,7 @@ def plan_document(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) 
             "sharedMemorySeconds": refit.shared_seconds,
             "streamSeconds": refit.stream_seconds,
         },
+        "routingRecord": None
+        if plan.record is None
+        else {"bytesPerToken": plan.record.token, "bytesPerStep": plan.record.step},
     }

@@ -1,4 +1,4 @@
-"""Network traffic of one trainer rank in a step, by parallel dimension.
+"""Network traffic of one trainer rank in a step, by parallel dimension, and of the recorded experts.
 
 A ring of n ranks moves (n - 1)/n of the bytes for an all-gather or a reduce-scatter, and twice that for an
 all-reduce (Patarasuk and Yuan 2009).
@@ -10,7 +10,10 @@ from math import gcd
 from kubealign.planning.machine import Machine
 from kubealign.planning.memory.optimizer_states import bytes_per_value
 from kubealign.planning.memory.trainer import TrainedModel
+from kubealign.planning.model.routing_record import routing_record_bytes
+from kubealign.planning.model.shape import ModelShape
 from kubealign.planning.model.trainer_layout import TrainerLayout, stage_parameters, trainer_layout
+from kubealign.planning.workload import Workload
 from kubealign.spec.sections.megatron import Recompute
 
 
@@ -28,6 +31,25 @@ class Traffic:
     sent: int
     seconds: float
     is_within_node: bool
+
+
+@dataclass(frozen=True)
+class RoutingRecord:
+    """Recorded experts that the rollouts of a job carry with rollout.routingReplay.
+
+    Attributes:
+        token: Bytes of one token.
+        step: Bytes of the sequences of one step: once on the bus, and once in the batch for the trainer.
+    """
+
+    token: int
+    step: int
+
+
+def estimate_routing_record(shape: ModelShape, work: Workload) -> RoutingRecord:
+    """Estimate the recorded experts of a step if all sequences have the maximum length."""
+    token = routing_record_bytes(sum(shape.sparse), shape.experts, shape.experts_per_token)
+    return RoutingRecord(token, token * work.tokens)
 
 
 def ring_bytes(ranks: int, count: float) -> float:

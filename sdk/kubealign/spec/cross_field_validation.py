@@ -13,7 +13,7 @@ from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, IterativeSpec, R
 from kubealign.spec.algorithms.on_policy_distillation import HintMessage
 from kubealign.spec.attention_heads import heads_problem
 from kubealign.spec.base import field_alias
-from kubealign.spec.model_types import architecture_problem
+from kubealign.spec.model_types import architecture_problem, router_type_error
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
 from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, AdapterMode, Engine
@@ -535,6 +535,50 @@ def _check_in_flight(rollout: Rollout) -> Iterator[FieldProblem]:
         yield path, rollout.refit.in_flight, text + "write Drain, or set rollout.engine.torch"
 
 
+def _check_routing_replay(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> Iterator[FieldProblem]:
+    if not rollout.routing_replay:
+        return
+    path: DocumentPath = ("rollout", "routingReplay")
+    if not algorithm.value.online:
+        text = f"{_algorithm_name(algorithm)} does not train on the samples of each step: set false"
+        yield path, True, text
+    if rollout.engine.torch is None:
+        member = field_alias(Engine, rollout.engine.member)
+        yield path, True, f"the engine {member} records no experts: set rollout.engine.torch, or false"
+    elif rollout.engine.torch.tensor_parallel != 1:
+        text = (
+            "a model in several processes records no experts: write 1, or set rollout.routingReplay to false"
+        )
+        yield ("rollout", "engine", "torch", "tensorParallel"), rollout.engine.torch.tensor_parallel, text
+    if trainer.backend.torch is None:
+        member = trainer.backend.member
+        yield path, True, f"the backend {member} replays no experts: set trainer.backend.torch, or false"
+
+
+def _check_router_loss(algorithm: Algorithm, trainer: Trainer) -> Iterator[FieldProblem]:
+    coefficient = None if algorithm.sft is None else algorithm.sft.router_loss_coefficient
+    if coefficient and trainer.backend.torch is None:
+        path = ("algorithm", "sft", "routerLossCoefficient")
+        text = f"the backend {trainer.backend.member} has no such loss: set trainer.backend.torch, or 0"
+        yield path, coefficient, text
+
+
+def router_fields(algorithm: Algorithm, rollout: Rollout) -> Iterator[tuple[DocumentPath, Any]]:
+    """Yield (path below the spec, value) of every field that needs a policy with known routers."""
+    if rollout.routing_replay:
+        yield ("rollout", "routingReplay"), True
+    if algorithm.sft is not None and algorithm.sft.router_loss_coefficient:
+        yield ("algorithm", "sft", "routerLossCoefficient"), algorithm.sft.router_loss_coefficient
+
+
+def _check_router_type(algorithm: Algorithm, policy: Policy, rollout: Rollout) -> Iterator[FieldProblem]:
+    if policy.model.config is not None:
+        message = router_type_error(policy.model.config.architecture.get("model_type"))
+        if message is not None:
+            for path, value in router_fields(algorithm, rollout):
+                yield path, value, message
+
+
 def _check_scoring(rollout: Rollout, checkpoint: Checkpoint) -> Iterator[FieldProblem]:
     if rollout.scoring is SampleScoring.ON_ARRIVAL and checkpoint.record_batches:
         text = (
@@ -678,6 +722,9 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_placement,
     _check_reference_sample,
     _check_in_flight,
+    _check_routing_replay,
+    _check_router_loss,
+    _check_router_type,
     _check_scoring,
     _check_overlap,
     _check_overlong,

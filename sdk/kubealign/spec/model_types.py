@@ -65,6 +65,8 @@ OTHER_TYPES = (
     "vaultgemma",
 )
 SUPPORTED_TYPES = tuple(sorted((*FAMILY_TYPES, *OTHER_TYPES)))
+#: Mixtures of experts whose routers the torch engine records, and the torch backend replays and balances.
+ROUTER_TYPES = ("flex_olmo", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 
 
 def model_type_error(model_type: object) -> str | None:
@@ -90,6 +92,14 @@ def architecture_problem(model: Model, path: DocumentPath) -> Iterator[tuple[Doc
             yield (*path, "config", "architecture", "model_type"), kind, message
 
 
+def router_type_error(model_type: object) -> str | None:
+    """Return the error of a field that needs known routers for a model type; None: they are known."""
+    if model_type in ROUTER_TYPES:
+        return None
+    known = ", ".join(ROUTER_TYPES)
+    return f"the policy is of type {model_type}; the routers of {known} alone are supported: remove it"
+
+
 def has_weights(folder: Path) -> bool:
     """Return True for a folder with weights; one with a configuration alone can be planned, not run."""
     return any(any(folder.glob(f"*.{suffix}")) for suffix in ("safetensors", "bin"))
@@ -100,12 +110,23 @@ def folder_problem(folder: Path) -> str | None:
 
     None: the type is supported, or there is no config.json that can be read, which is another error.
     """
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(config, Mapping):
+    config = _read_config(folder)
+    if config is None:
         return None
     kind = config.get("model_type")
     message = model_type_error(kind)
     return None if message is None else f"config.json, model_type: {kind!r} {message}"
+
+
+def folder_router_problem(folder: Path) -> str | None:
+    """Return `router_type_error` of the model in a folder; None also as in `folder_problem`."""
+    config = _read_config(folder)
+    return None if config is None else router_type_error(config.get("model_type"))
+
+
+def _read_config(folder: Path) -> Mapping[str, Any] | None:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return config if isinstance(config, Mapping) else None

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from kubealign.planning.model.routing_record import max_routing_record_bytes
+
 FOLDER = "prepared"
 MODELS, REPORT, INPUTS = "models.json", "report.json", "inputs.json"
 TRAIN, VALIDATION = "train.parquet", "validation.parquet"
@@ -16,3 +18,14 @@ def read_longest_context(run_dir: Path) -> int:
         return 0
     parts = [part for part in (report.get("train"), report.get("validation")) if part is not None]
     return max((int(part["longest_context_bytes"]) for part in parts), default=0)
+
+
+def read_routing_record_bytes(run_dir: Path) -> int:
+    """Return the most bytes of a token's recorded experts; 0 where no policy is prepared."""
+    folder = run_dir / FOLDER
+    try:
+        policy = json.loads((folder / MODELS).read_text())["policy"]
+        config = json.loads((folder / policy / "config.json").read_text())
+    except (OSError, ValueError, KeyError):
+        return 0
+    return max_routing_record_bytes(config)

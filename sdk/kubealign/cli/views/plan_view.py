@@ -77,6 +77,11 @@ def _detail_lines(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) 
             f"by stream {_format_seconds(refit.stream_seconds)} s; "
             f"{format_bytes(refit.snapshot)} of snapshots on the trainer's host"
         )
+    if plan.record is not None:
+        yield Text(
+            f"recorded experts: {format_bytes(plan.record.token)} per token, "
+            f"{format_bytes(plan.record.step)} per step, once on the bus and once in the trainer's batch"
+        )
     for text in plan.work.assumed:
         yield Text(f"assumed: {text}", style="dim")
     for need in plan.requirements:

@@ -17,6 +17,14 @@ class SFTSpec(OfflineSpec):
     #: TRL's SFTConfig.
     learning_rate: ClassVar[float] = 2.0e-5
 
+    router_loss_coefficient: float | None = Field(
+        None,
+        ge=0,
+        description="Mixtures of experts with trainer.backend.torch: weight of the load-balancing loss of "
+        "the routers (Fedus et al. 2021), over all tokens of a minibatch. null: router_aux_loss_coef of "
+        "the model's config.json if it states output_router_logits, otherwise 0.",
+    )
+
 
 class DistillationSpec(TeacherDistribution, OfflineSpec):
     """Token-level knowledge distillation (Hinton et al. 2015).

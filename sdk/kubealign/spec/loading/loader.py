@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from kubealign.spec.attention_heads import folder_heads_problems
-from kubealign.spec.cross_field_validation import cross_field_problems
+from kubealign.spec.cross_field_validation import cross_field_problems, router_fields
 from kubealign.spec.dependencies import named_models, order_by_dependencies, result_kind_errors
 from kubealign.spec.errors import SpecError, SpecErrors, format_value
 from kubealign.spec.field_lookup import closest_name, document_fields
@@ -19,7 +19,7 @@ from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.loading.error_messages import error_message
 from kubealign.spec.loading.overrides import InvalidOverride, Override
 from kubealign.spec.loading.yaml_documents import YamlDocument, parse_documents, parse_scalar
-from kubealign.spec.model_types import folder_problem, has_weights
+from kubealign.spec.model_types import folder_problem, folder_router_problem, has_weights
 from kubealign.spec.paths import DocumentPath, format_path
 
 _TYPE_ERRORS = ("string_type", "int_type", "float_type", "bool_type")
@@ -313,6 +313,11 @@ def _folder_errors(job: AlignmentJob, document: YamlDocument) -> Iterator[SpecEr
             yield document.error((*path, "path"), message, format_value(model.path))
     for path, value, message in folder_heads_problems(job):
         yield document.error(path, message, format_value(value))
+    policy = job.spec.policy.model
+    message = None if policy.path is None else folder_router_problem(Path(policy.path))
+    if message is not None:
+        for router_path, value in router_fields(job.spec.algorithm, job.spec.rollout):
+            yield document.error(("spec", *router_path), message, format_value(value))
 
 
 def _find_path(document: YamlDocument, path: str) -> DocumentPath:

@@ -252,6 +252,13 @@ class Rollout(SpecModel):
         MismatchGateSpec(),
         description="Limits on the mismatch between the engine's and the trainer's log-probabilities.",
     )
+    routing_replay: bool = Field(
+        False,
+        description="Mixtures of experts: the engine records the experts that it chooses for each token, and "
+        "the trainer uses the same experts, with gate weights of its own router (R3, Ma et al. 2025). Only "
+        "with engine.torch and trainer.backend.torch. A token's record takes one byte, two above 255 "
+        "experts, for each of its experts in each layer.",
+    )
     workflow: WorkflowSpec | None = Field(
         None, description="Multi-turn responses; null: each response is generated in a single turn."
     )

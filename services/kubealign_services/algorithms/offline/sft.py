@@ -8,10 +8,17 @@ from kubealign_services.batch.packed import Batch
 
 
 class CrossEntropyObjective:
-    """Mean over response tokens of -log p(token). Reads the token column loss_mask."""
+    """Mean over response tokens of -log p(token). Reads the token column loss_mask.
+
+    router_coefficient: weight of the load-balancing loss that the training backend adds for a mixture of
+    experts; None: that of the model's config.
+    """
 
     outputs = frozenset({"logprobs"})
     unit = 1
+
+    def __init__(self, router_coefficient: float | None = 0.0) -> None:
+        self.router_coefficient = router_coefficient
 
     def prepare(self, minibatch: Batch) -> None:
         minibatch.token_columns["token_shares"] = token_mean_shares(minibatch.token("loss_mask"))
@@ -34,4 +41,4 @@ class SFTAlgorithm(OfflineAlgorithm):
         self._spec = entry
 
     def policy_objective(self) -> CrossEntropyObjective:
-        return CrossEntropyObjective()
+        return CrossEntropyObjective(self._spec.router_loss_coefficient)

@@ -56,7 +56,10 @@ async def serve(context: ProcessContext) -> None:
             raise PermanentFailure(
                 f"rollout.placement is WithTrainer: engine {engine.member} is not supported, use torch"
             )
-        shared_engine = await worker.compute(_create_engine, folder, engine.torch, rank, lease, generation)
+        records_routing = context.job.spec.rollout.routing_replay
+        shared_engine = await worker.compute(
+            _create_engine, folder, engine.torch, rank, lease, generation, records_routing
+        )
         yield SteppedGenerator(
             shared_engine, worker.compute_within_deadline, make_token_counter(worker.metrics)
         )
@@ -71,7 +74,12 @@ async def serve(context: ProcessContext) -> None:
 
 
 def _create_engine(
-    folder: Path, spec: EngineSpec, rank: int, lock: AcceleratorLock, tenant: EngineTenant
+    folder: Path,
+    spec: EngineSpec,
+    rank: int,
+    lock: AcceleratorLock,
+    tenant: EngineTenant,
+    records_routing: bool,
 ) -> SharedAcceleratorEngine:
     """Create the engine on the accelerator of the trainer's rank, in the worker's thread."""
     device = compute_device()
@@ -85,7 +93,8 @@ def _create_engine(
         return movable
 
     with lock.hold(GENERATION_TENANT, "creating the engine"):
-        return SharedAcceleratorEngine(TorchRolloutEngine.with_runner(folder, spec, passes), lock, tenant)
+        engine = TorchRolloutEngine.with_runner(folder, spec, passes, records_routing)
+        return SharedAcceleratorEngine(engine, lock, tenant)
 
 
 def main(argv: list[str]) -> int:

@@ -22,6 +22,7 @@ from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow
+from kubealign_services.data.prepared_files import read_routing_record_bytes
 from kubealign_services.data.prompt_sources import find_reward_sources
 from kubealign_services.data.streaming.row_stream import StreamState
 from kubealign_services.data.streaming.tokenized_stream import open_stream
@@ -236,7 +237,8 @@ async def _build_streamed_prompts(
     stream_state = state.stream or StreamState()
 
     def check(train: DatasetReport) -> None:
-        check_payload_limits(job, prepared.report.model_copy(update={"train": train}), context.max_payload)
+        report = prepared.report.model_copy(update={"train": train})
+        check_payload_limits(job, report, context.max_payload, read_routing_record_bytes(context.run_dir))
 
     # Reads the tokenizer and the ends of all files.
     opening = asyncio.create_task(asyncio.to_thread(open_stream, job, prepared, state.cursor, stream_state))

@@ -13,6 +13,7 @@ from kubealign.v1 import critic_pb2_grpc, trainer_pb2_grpc
 from kubealign_services.checkpoints.fence import Fence, acquire_fence
 from kubealign_services.checkpoints.remote.uploader import CheckpointUploader
 from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.prepared_files import read_routing_record_bytes
 from kubealign_services.messaging.contract import Bus, BusUnavailable
 from kubealign_services.roles.driver.attempt import run_attempt
 from kubealign_services.roles.driver.cancellation import run_until_any
@@ -160,7 +161,8 @@ async def _run_attempts(
             progress.report_attempt(fence)
             if uploader is not None:
                 await run_until_any(begin_uploads(uploader, fence), deadline.wait_for_request())
-            check_payload_limits(context.job, prepared.report, bus.max_payload)
+            record_bytes = read_routing_record_bytes(context.settings.run_dir)
+            check_payload_limits(context.job, prepared.report, bus.max_payload, record_bytes)
             for peer in (trainer, critic):
                 if peer is not None:
                     await run_until_any(

@@ -31,6 +31,7 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
     """
     observe = make_token_counter(context.metrics)
     algorithm = context.job.spec.algorithm
+    records_routing = context.job.spec.rollout.routing_replay
     if algorithm.value.reference_sample:
         if engine.torch is None or engine.torch.tensor_parallel > 1:
             raise PermanentFailure(
@@ -39,7 +40,12 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
             )
         reference = load_prepared(context.settings.run_dir).model_folder("reference")
         combined = await context.compute(
-            create_engine_with_reference, folder, reference, engine.torch, context.settings.shares_cores
+            create_engine_with_reference,
+            folder,
+            reference,
+            engine.torch,
+            context.settings.shares_cores,
+            records_routing,
         )
         yield SteppedGenerator(combined, context.compute_within_deadline, observe)
     elif engine.torch is not None and engine.torch.tensor_parallel > 1:
@@ -47,7 +53,9 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
             yield generator
     elif engine.torch is not None:
         shares_cores = context.settings.shares_cores
-        torch_engine = await context.compute(TorchRolloutEngine.create, folder, engine.torch, shares_cores)
+        torch_engine = await context.compute(
+            TorchRolloutEngine.create, folder, engine.torch, shares_cores, records_routing
+        )
         yield SteppedGenerator(torch_engine, context.compute_within_deadline, observe)
     elif engine.triton is not None:
         # Imported lazily, like the engines below: tritonclient is an optional dependency.
@@ -88,7 +96,11 @@ def clear_weight_folder(shared: str, job: str, worker: str) -> Path:
 
 
 def create_engine_with_reference(
-    folder: Path, reference: Path, spec: TorchEngineSpec, shares_cores: bool = False
+    folder: Path,
+    reference: Path,
+    spec: TorchEngineSpec,
+    shares_cores: bool = False,
+    records_routing: bool = False,
 ) -> EngineWithReference:
     """Create an engine whose policy has no weights yet and whose reference has those of a folder.
 
@@ -99,12 +111,13 @@ def create_engine_with_reference(
         folder: Hugging Face folder of the policy.
         reference: Hugging Face folder of the reference.
         shares_cores: See `LocalModelRunner`.
+        records_routing: The policy's samples have the experts that it chose; the reference's never do.
     """
     cache_gib = None if spec.cache_gib is None else spec.cache_gib / 2
     half = spec.model_copy(update={"cache_share": spec.cache_share / 2, "cache_gib": cache_gib})
     # Before either engine measures the free memory, both models have theirs.
     runner = create_local_runner(read_config(reference), spec, shares_cores)
-    policy = TorchRolloutEngine.create(folder, half, shares_cores)
+    policy = TorchRolloutEngine.create(folder, half, shares_cores, records_routing)
     frozen = TorchRolloutEngine.with_runner(folder, half, lambda config: runner)
     frozen.refit(read_folder_weights(reference), REFERENCE_VERSION)
     return EngineWithReference(policy, frozen)

@@ -50,14 +50,17 @@ def request_window(job: AlignmentJob) -> RequestWindow | None:
     )
 
 
-def bus_bounds(job: AlignmentJob, context_bytes: int = 0) -> dict[str, Bounds]:
+def bus_bounds(job: AlignmentJob, context_bytes: int = 0, record_bytes: int = 0) -> dict[str, Bounds]:
     """Return the retention bounds of each bus subject for a job: those of a step, or of a full window of
     requests if those are larger.
 
     Args:
         context_bytes: Longest prompt and columns of a row of the prepared data. They raise no bound above
             _MOST_BYTES.
+        record_bytes: Bytes of a token's recorded experts, which rollouts have with rollout.routingReplay.
     """
+    if job.spec.rollout.routing_replay:
+        context_bytes += _longest_sequence(job) * record_bytes
     if context_bytes:
         plain, full = bus_bounds(job), _uncapped_bounds(job, context_bytes)
         return {

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from kubealign.process_settings import ProcessSettings, Role
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared_files import read_longest_context
+from kubealign_services.data.prepared_files import read_longest_context, read_routing_record_bytes
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
 from kubealign_services.runtime.process.bus_load import bus_bounds
@@ -175,7 +175,8 @@ class ProcessContext:
     async def bus(self) -> AsyncIterator[Bus]:
         """Connect to the job's bus while the context is open. Raises BusUnavailable."""
         settings = self.settings
-        bounds = bus_bounds(self.job, read_longest_context(settings.run_dir))
+        record_bytes = read_routing_record_bytes(settings.run_dir)
+        bounds = bus_bounds(self.job, read_longest_context(settings.run_dir), record_bytes)
         bus = await JetStreamBus.connect(
             settings.nats,
             settings.tls,

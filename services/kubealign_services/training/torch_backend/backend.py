@@ -39,6 +39,7 @@ from kubealign_services.training.torch_backend.model.lora import (
 )
 from kubealign_services.training.torch_backend.model.nf4_linear import quantize_layers, weight_shapes
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, has_dropout
+from kubealign_services.training.torch_backend.model.routing_replay import without_routing
 from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,
@@ -150,6 +151,8 @@ class TorchTrainingBackend:
         model = load_model(folder, head, dtype, head_init, seed, scores, attributes)
         if group is not None:
             check_context_parallel(model, group, world_size)
+        if head is Head.LANGUAGE_MODEL:
+            model.prepare_routers()
         if spec.lora is not None:
             if spec.lora.quantization is not None:
                 quantize_layers(model.backbone, spec.lora.quantization)
@@ -288,11 +291,13 @@ class TorchTrainingBackend:
         self._forward_cache = ForwardCache(self._context.microbatch_tokens)
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """See TrainingBackend. Holds no second copy of the weights: a quantised base stays quantised."""
+        """See TrainingBackend. Holds no second copy of the weights: a quantised base stays quantised. Replays
+        no recorded experts.
+        """
         if self._lora is None:
             raise ValueError("all weights are trained: there is no adapter to disable")
         with adapters_disabled(self.model):
-            return self.forward(batch, outputs)
+            return self.forward(without_routing(batch), outputs)
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
         """See TrainingBackend.

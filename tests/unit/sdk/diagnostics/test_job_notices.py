@@ -69,6 +69,8 @@ def test_a_mixture_of_experts_in_bf16_is_a_warning(config: dict[str, Any]) -> No
     assert warning.path == "spec.policy.model"
     assert "routing is not replayed" in warning.message
     assert "spec.algorithm.grpo.importance" in warning.message
+    can_replay = config["model_type"] != "deepseek_v3"
+    assert ("Set spec.rollout.routingReplay to true" in warning.message) == can_replay
 
 
 def test_the_warning_names_the_precision() -> None:
@@ -84,6 +86,7 @@ def test_the_warning_names_the_precision() -> None:
         BF16 | architecture(model_type="olmoe", num_experts=1),
         architecture(model_type="qwen3_moe"),
         BF16 | architecture(model_type="qwen3_moe") | {"spec.algorithm.grpo.importance": {}},
+        BF16 | architecture(model_type="qwen3_moe") | {"spec.rollout.routingReplay": True},
         BF16 | architecture(model_type="qwen3_moe") | {"spec.algorithm.grpo.maxStaleness": 1},
     ],
 )
@@ -95,7 +98,8 @@ def test_one_side_in_bf16_is_enough() -> None:
     changes = {"spec.rollout.engine": {"vllm": {"precision": "BFloat16"}}} | architecture(
         model_type="qwen3_moe"
     )
-    assert len([each for each in warnings("ppo", changes) if each.path == "spec.policy.model"]) == 1
+    (warning,) = (each for each in warnings("ppo", changes) if each.path == "spec.policy.model")
+    assert "routingReplay" not in warning.message, "vllm records no experts"
 
 
 def test_an_algorithm_that_does_not_sample_has_no_mismatch() -> None:

@@ -82,6 +82,21 @@ def test_json_of_every_job_and_process(file: Path) -> None:
     assert "responses of 1024 tokens" in first["tokens"]["assumed"][0]
 
 
+def test_recorded_experts(file: Path) -> None:
+    config = CONFIG | {"model_type": "qwen3_moe", "moe_intermediate_size": 8, "num_experts": 256}
+    config |= {"num_hidden_layers": 4, "num_experts_per_tok": 3, "mlp_only_layers": [1], "head_dim": 32}
+    (file.parent / "base" / "config.json").write_text(json.dumps(config))
+    assert planned(file)[1]["routingRecord"] is None
+    file.write_text(JOBS.replace("rollout: {", "rollout: {routingReplay: true, "))
+    # Three layers with experts, of which a token has three, whose numbers take two bytes.
+    assert planned(file)[1]["routingRecord"] == {"bytesPerToken": 18, "bytesPerStep": 18 * 4 * (64 + 32)}
+    table = run(file, "--config", f"critic={file.parent / 'large.json'}").stdout
+    assert "recorded experts: 18 B per token" in table and "once on the bus" in " ".join(table.split())
+    smaller = json.dumps(config | {"num_experts": 255})
+    (file.parent / "base" / "config.json").write_text(smaller)
+    assert planned(file)[1]["routingRecord"]["bytesPerToken"] == 9
+
+
 def test_replicas_of_frozen_models_count(file: Path) -> None:
     """Each replica of a frozen model has a device of its own."""
     with_model = "rewards: [{name: right, model: {path: base}, replicas: 3}]"

@@ -49,6 +49,26 @@ def test_a_folder_of_an_unsupported_type_is_an_error(
     assert ", ".join(SUPPORTED_TYPES) in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "field", "value"),
+    [("rloo", "rollout.routingReplay", True), ("sft", "algorithm.sft.routerLossCoefficient", 0.01)],
+)
+def test_a_folder_without_known_routers_is_an_error_of_the_fields_that_need_them(
+    algorithm: str, field: str, value: object, document: Make, write: Write, tmp_path: Path
+) -> None:
+    write_config(tmp_path / "dense", {"model_type": "llama"})
+    write_config(tmp_path / "mixture", {"model_type": "mixtral"})
+    changes = {f"spec.{field}": value}
+    path = write(document(algorithm, changes | {"spec.policy.model": {"path": "dense"}}))
+    done = CliRunner().invoke(app, ["validate", str(path)], env={"COLUMNS": "2000"})
+    assert done.exit_code == 3
+    assert f"spec.{field}: the policy is of type llama; the routers of flex_olmo, mixtral" in done.stderr
+    for model, these in (("dense", {}), ("mixture", changes)):
+        path = write(document(algorithm, these | {"spec.policy.model": {"path": model}}))
+        done = CliRunner().invoke(app, ["validate", str(path)])
+        assert done.exit_code == 0, done.stderr
+
+
 def test_a_reward_model_is_checked_too(document: Make, write: Write, tmp_path: Path) -> None:
     write_config(tmp_path / "scorer", {"model_type": "deberta-v2"})
     rewards = [{"name": "liked", "model": {"path": "scorer"}}]

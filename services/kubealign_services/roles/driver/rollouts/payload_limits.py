@@ -24,13 +24,16 @@ def max_sequence_tokens(job: AlignmentJob, report: PreparationReport) -> int:
     return longest + (rollout.sampling.max_tokens if rollout else 0)
 
 
-def check_payload_limits(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
+def check_payload_limits(
+    job: AlignmentJob, report: PreparationReport, max_payload: int, record_bytes: int = 0
+) -> None:
     """Raise UnrecoverableError if the longest message of the job exceeds the bus's limit.
 
     Covers rollouts, judgements, rows for a reference, and a teacher's candidates for the longest response.
 
     Args:
         max_payload: Limit of the bus in bytes.
+        record_bytes: Bytes of a token's recorded experts, which rollouts have with rollout.routingReplay.
     """
     _check_candidates(job, report, max_payload)
     _check_rows(job, report, max_payload)
@@ -42,8 +45,9 @@ def check_payload_limits(job: AlignmentJob, report: PreparationReport, max_paylo
     context = max(
         part.longest_context_bytes for part in (report.train, report.validation) if part is not None
     )
+    is_recorded = rollout.routing_replay
     size = (
-        max_sequence_tokens(job, report) * _BYTES_PER_TOKEN
+        max_sequence_tokens(job, report) * (_BYTES_PER_TOKEN + record_bytes * is_recorded)
         + rollout.sampling.max_tokens * _TEXT_BYTES_PER_TOKEN
         + context
         + _ENVELOPE_BYTES
@@ -53,6 +57,11 @@ def check_payload_limits(job: AlignmentJob, report: PreparationReport, max_paylo
             f"the longest rollout may take {size} bytes, the bus carries messages of at most "
             f"{max_payload}: lower rollout.sampling.maxTokens ({rollout.sampling.max_tokens}) or "
             "data.prompts.maxTokens, or drop long columns"
+            + (
+                f", or set rollout.routingReplay to false ({record_bytes} bytes a token)"
+                if is_recorded
+                else ""
+            )
         )
 
 

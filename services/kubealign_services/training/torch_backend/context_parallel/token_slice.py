@@ -37,6 +37,15 @@ class TokenSlice:
         first, end = int(self.rows.start), int(self.rows.stop)
         return (indices >= first) & (indices < end)
 
+    def select_counts(self, counts: Tensor) -> Tensor:
+        """Return the slice's part of a number for each token of the pack [U], 0 for the padding."""
+        return torch.nn.functional.pad(counts, (0, self.padding))[self.rows]
+
+    def select_experts(self, routing: Tensor) -> Tensor:
+        """Return the slice's part of recorded experts [layers, U, k]; the model routes the padding itself."""
+        padded = torch.nn.functional.pad(routing, (0, 0, 0, self.padding), value=-1)
+        return padded[:, self.rows].contiguous()
+
     def sum_columns(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
         """Sum each column over the group's ranks, in the order of the dict.
 

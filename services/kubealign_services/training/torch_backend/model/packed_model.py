@@ -10,6 +10,12 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.temperatures import sequence_temperatures
 from kubealign_services.data.models.context_length import context_length
 from kubealign_services.training.contract import Head
+from kubealign_services.training.expert_routing import (
+    ROUTING,
+    UnsupportedRouting,
+    check_routing,
+    find_routers,
+)
 from kubealign_services.training.torch_backend.context_parallel.context_group import ContextGroup
 from kubealign_services.training.torch_backend.context_parallel.token_slice import (
     TokenSlice,
@@ -24,6 +30,12 @@ from kubealign_services.training.torch_backend.logprobs.chunked_logits import Te
 from kubealign_services.training.torch_backend.logprobs.collision import collision_probabilities
 from kubealign_services.training.torch_backend.logprobs.token_logprobs import token_logprobs
 from kubealign_services.training.torch_backend.model.nf4_linear import weight_shapes
+from kubealign_services.training.torch_backend.model.router_balance import RouterBalance
+from kubealign_services.training.torch_backend.model.routing_replay import (
+    ROUTING_ARGUMENT,
+    RoutingReplay,
+    recorded_experts,
+)
 from kubealign_services.training.torch_backend.packing.packed_attention import (
     PLAN_ARGUMENT,
     PackedAttentionPlan,
@@ -54,6 +66,8 @@ class PackedTokens:
             batch, U = T.
         token_slice: This rank's tokens when the ranks of a context group share the pack; else None.
         own_indices: int64 [O], the batch's tokens whose hidden states are in the slice; None without one.
+        routing: int64 [layers, H, k], recorded experts that the model replays for the tokens that it
+            computes; see `routing_replay`. None: its routers decide.
     """
 
     tokens: Tensor
@@ -67,6 +81,7 @@ class PackedTokens:
     pack_indices: Tensor | None = None
     token_slice: TokenSlice | None = None
     own_indices: Tensor | None = None
+    routing: Tensor | None = None
 
     @property
     def targets(self) -> Tensor:
@@ -92,7 +107,11 @@ class PackedTokens:
 
     @staticmethod
     def from_batch(
-        batch: Batch, device: torch.device, shared: bool = False, context_group: ContextGroup | None = None
+        batch: Batch,
+        device: torch.device,
+        shared: bool = False,
+        replays: bool = False,
+        context_group: ContextGroup | None = None,
     ) -> "PackedTokens":
         """Build the inputs for a batch.
 
@@ -102,6 +121,7 @@ class PackedTokens:
 
         Args:
             shared: Compute equal prompts (see `share_prompts`) once.
+            replays: The model replays the experts in the batch's column routing.
             context_group: Ranks that share the pack's tokens; all of them pass the same batch.
         """
         positions = batch.positions
@@ -126,6 +146,7 @@ class PackedTokens:
         if not isinstance(candidates_temperature, Tensor) and not candidates_temperature > 0:
             raise ValueError(f"a temperature is {candidates_temperature}; it must be above 0")
         candidates = batch.token_columns.get("candidates")
+        routing = recorded_experts(batch, computed, device) if replays else None
         return PackedTokens(
             tokens=tokens[None].to(device),
             positions=pack_positions[None].to(device),
@@ -138,6 +159,7 @@ class PackedTokens:
             pack_indices=None if pack is None else pack.pack_indices.to(device),
             token_slice=None if part is None else part.to(device),
             own_indices=None if own is None else own.to(device),
+            routing=routing if routing is None or part is None else part.select_experts(routing),
         )
 
 
@@ -160,11 +182,33 @@ class PackedModel(nn.Module):
         self.score = score
         #: True when a pack with shared prompts gives the same outputs; see `can_share_prompts`.
         self.can_share_prompts = False
+        #: Both are set by `prepare_routers`. None: recorded experts of a batch are ignored.
+        self.routing_replay: RoutingReplay | None = None
+        self.router_balance: RouterBalance | None = None
 
     @property
     def shares_prompts(self) -> bool:
         """True when equal prompts may be computed once now: not while dropout draws for each of them."""
         return self.can_share_prompts and not (self.training and has_dropout(self.backbone))
+
+    def prepare_routers(self) -> None:
+        """Set `routing_replay` and `router_balance`, if the model has experts of a form that both support.
+
+        The model is in evaluation mode and not sharded.
+        """
+        try:
+            routers, shape = find_routers(self.backbone)
+        except UnsupportedRouting:
+            return
+        self.routing_replay = RoutingReplay(routers, shape)
+        self.router_balance = RouterBalance(routers, shape)
+
+    def pack(
+        self, batch: Batch, device: torch.device, context_group: ContextGroup | None = None
+    ) -> PackedTokens:
+        """Return this rank's inputs of a forward pass over a batch; see `PackedTokens.from_batch`."""
+        replays = self.routing_replay is not None
+        return PackedTokens.from_batch(batch, device, self.shares_prompts, replays, context_group)
 
     @property
     def attention_cost(self) -> float:
@@ -194,8 +238,8 @@ class PackedModel(nn.Module):
         return cap
 
     def check_batch(self, batch: Batch, outputs: frozenset[str]) -> None:
-        """Raise ValueError for tokens or positions that the model does not have, or for an output without a
-        head.
+        """Raise ValueError for tokens, positions or recorded experts that the model does not have, or for an
+        output without a head.
         """
         config = self.backbone.config.get_text_config()
         lowest, highest = int(batch.tokens.min()), int(batch.tokens.max())
@@ -210,6 +254,8 @@ class PackedModel(nn.Module):
             raise ValueError(
                 f"the batch holds a sequence of {longest} tokens; the model has {most} positions"
             )
+        if self.routing_replay is not None and ROUTING in batch.token_columns:
+            check_routing(batch.token_columns[ROUTING], self.routing_replay.shape)
         available = ({"values"} if self.score is not None else set()) | (
             {"logprobs", "entropy", "collision", "candidate_logprobs"} if self.lm_head is not None else set()
         )
@@ -242,11 +288,13 @@ class PackedModel(nn.Module):
     def hidden(self, packed: PackedTokens) -> Tensor:
         """Return the trunk's last hidden states, [H, hidden]."""
         part = packed if packed.token_slice is None else packed.token_slice
+        replayed = {} if packed.routing is None else {ROUTING_ARGUMENT: packed.routing}
         hidden: Tensor = self.backbone.base_model(
             input_ids=part.tokens,
             position_ids=part.positions,
             use_cache=False,
             **{PLAN_ARGUMENT: packed.plan},
+            **replayed,
         ).last_hidden_state[0]
         return hidden
 

@@ -3,7 +3,7 @@
 A token's hidden states depend on the tokens before it in its sequence and on nothing else. So the samples of
 a prompt, or a pair's two responses, need its states only once: the pack stores the prompt of the first
 sequence, and the attention of the other sequences reads it from there. Gradients of all of them flow back
-through it.
+through it. Samples that recorded other experts for the prompt do not share it.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
+from kubealign_services.training.expert_routing import ROUTING
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class PromptPrefix:
 
     Attributes:
         length: Number of tokens.
-        key: Bytes of the tokens, equal for equal prompts.
+        key: Bytes of the tokens, and of their recorded experts where the batch has them: equal for prompts
+            that a model computes alike.
     """
 
     length: int
@@ -48,12 +50,17 @@ def find_prompts(batch: Batch) -> list[PromptPrefix]:
     if mask is None:
         return [PromptPrefix(0, b"")] * len(batch)
     tokens, counted = batch.tokens.numpy(), mask.numpy() != 0
+    routing = batch.token_columns.get(ROUTING)
+    recorded = None if routing is None else routing.numpy()
     offsets = batch.cu_seqlens.tolist()
     result = []
     for start, end in pairwise(offsets):
         inside = counted[start:end]
         length = int(inside.argmax()) if inside.any() else end - start
-        result.append(PromptPrefix(length, tokens[start : start + length].tobytes()))
+        key = tokens[start : start + length].tobytes()
+        if recorded is not None:
+            key += recorded[start : start + length].tobytes()
+        result.append(PromptPrefix(length, key))
     return result
 
 

@@ -15,9 +15,10 @@ from torch import Tensor
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.temperatures import sequence_temperatures
+from kubealign_services.training.expert_routing import ROUTING
 
 #: Columns and scalars that a pass reads, in addition to the tokens and the temperatures.
-_INPUT_COLUMNS = ("loss_mask", "candidates")
+_INPUT_COLUMNS = ("loss_mask", "candidates", ROUTING)
 _INPUT_SCALARS = ("candidates_temperature",)
 
 

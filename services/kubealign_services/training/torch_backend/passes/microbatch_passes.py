@@ -15,6 +15,7 @@ from kubealign_services.training.torch_backend.context_parallel.context_group im
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
 from kubealign_services.training.torch_backend.packing.microbatches import Microbatch, plan_microbatches
 from kubealign_services.training.torch_backend.passes.activation_offload import ActivationOffload
+from kubealign_services.training.torch_backend.passes.balanced_passes import balanced_passes
 from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
 
 
@@ -109,7 +110,7 @@ def plan_rank_microbatches(
 
 def pack_inputs(model: PackedModel, part: Batch, context: RankContext) -> PackedTokens:
     """Return this rank's inputs of the pass over a microbatch."""
-    return PackedTokens.from_batch(part, context.device, model.shares_prompts, context.context_group)
+    return model.pack(part, context.device, context.context_group)
 
 
 def run_objective(
@@ -138,22 +139,32 @@ def run_objective(
         done.update(sequences)
     if done:
         minibatch = minibatch.select([index for index in range(len(minibatch)) if index not in done])
-    for microbatch in (
-        plan_rank_microbatches(model, minibatch, objective.unit, context) if len(minibatch) else ()
-    ):
-        part = minibatch.select(microbatch.sequences)
-        columns = _forward_for_backward(model, part, objective.outputs, context)
-        _backward(columns, part, objective, metrics, microbatch.is_counted, loss_scale)
-    return (metrics if context.reports else MinibatchMetrics()).all_reduce(context.world_size)
+    plan = plan_rank_microbatches(model, minibatch, objective.unit, context) if len(minibatch) else []
+    # The ranks of a context group count different tokens, and compute the same loss of an objective.
+    balance = MinibatchMetrics()
+    with balanced_passes(model, minibatch, objective, context.world_size, loss_scale) as balanced:
+        if balanced is not None:
+            balanced.count_choices(model, minibatch, plan, context.device, context.context_group)
+        for microbatch in plan:
+            part = minibatch.select(microbatch.sequences)
+            packed = pack_inputs(model, part, context)
+            if balanced is not None:
+                balanced.before_pass(packed, microbatch.is_counted)
+            columns = _forward_for_backward(model, packed, objective.outputs, context)
+            if balanced is not None:
+                balance.add(*balanced.after_pass())
+            _backward(columns, part, objective, metrics, microbatch.is_counted, loss_scale)
+    if context.reports:
+        balance.add(metrics.loss, metrics.sums, metrics.maxima)
+    return balance.all_reduce(context.world_size)
 
 
 def _forward_for_backward(
-    model: PackedModel, part: Batch, outputs: frozenset[str], context: RankContext
+    model: PackedModel, packed: PackedTokens, outputs: frozenset[str], context: RankContext
 ) -> dict[str, Tensor]:
     """Compute the columns of one microbatch and save what a backward pass needs, offloaded where the context
     says so.
     """
-    packed = pack_inputs(model, part, context)
     offload = context.activation_offload
     with nullcontext() if offload is None else offload.during_forward(model):
         columns: dict[str, Tensor] = model(packed, outputs)
@@ -203,7 +214,8 @@ def run_forward_and_cache(
     """Compute `run_forward` and cache its passes, with all columns that the objective reads."""
 
     def compute(part: Batch) -> dict[str, Tensor]:
-        columns = _forward_for_backward(model, part, outputs | objective.outputs, context)
+        packed = pack_inputs(model, part, context)
+        columns = _forward_for_backward(model, packed, outputs | objective.outputs, context)
         cache.add(part, columns)
         return {name: columns[name].detach() for name in outputs}
 

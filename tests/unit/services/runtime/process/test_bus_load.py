@@ -124,6 +124,19 @@ def test_bounds_of_jobs_without_a_window_are_those_of_a_step() -> None:
     assert request_window(job({"sft": {}})) is None
 
 
+def test_recorded_experts_fit() -> None:
+    algorithm = {"grpo": {"promptsPerStep": 512, "samplesPerPrompt": 16}}
+    sampling, policy = {"maxTokens": 1000}, {"model": {"path": "mixture"}}
+    replayed = {"sampling": sampling, "routingReplay": True}
+    # 48 layers with 8 experts for a token.
+    entry = job(algorithm, rollout=replayed, policy=policy)
+    assert bus_bounds(entry, 0, 384)["rollouts"].size_bytes == 4 << 30
+    fewer = job({"grpo": {"promptsPerStep": 8}}, rollout=replayed, policy=policy)
+    assert bus_bounds(fewer, 0, 384)["rollouts"].size_bytes >= 2 * 8 * 8 * 2000 * 384
+    without = job(algorithm, rollout={"sampling": sampling}, policy=policy)
+    assert bus_bounds(without, 0, 384) == bus_bounds(without)
+
+
 @pytest.mark.parametrize(
     ("subject", "count", "context"), [("work", 128, 2 << 20), ("rollouts", 2048, 200 << 10)]
 )

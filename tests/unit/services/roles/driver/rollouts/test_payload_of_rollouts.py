@@ -1,0 +1,36 @@
+"""Payload limit of rollouts, which carry the recorded experts of each token with routing replay."""
+
+import pytest
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.prepared import DatasetReport, PreparationReport
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
+from support.bad_specs import whole_job
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_recorded_experts_count(replayed: bool) -> None:
+    rollout = {"sampling": {"maxTokens": 200}, "routingReplay": replayed}
+    job = AlignmentJob.model_validate(whole_job("rloo", {"spec.rollout": rollout}))
+    train = DatasetReport(
+        kind="prompts",
+        source="prompts.jsonl",
+        rows_read=1,
+        rows_kept=1,
+        dropped=0,
+        truncated=0,
+        unknown_tokens=0,
+        longest_prompt=300,
+        longest_response=0,
+        longest_sequence=300,
+        longest_context_bytes=0,
+        columns_left_out=[],
+    )
+    report = PreparationReport(context=None, train=train, validation=None)
+    # 500 tokens of 17 bytes and their record, 200 of 16 bytes of text, and the envelope.
+    size = 500 * (17 + 384 * replayed) + 200 * 16 + 8192
+    check_payload_limits(job, report, size, record_bytes=384)
+    remedy = r"or set rollout\.routingReplay to false \(384 bytes a token\)" if replayed else "long columns$"
+    with pytest.raises(UnrecoverableError, match=f"{size} bytes.*{remedy}"):
+        check_payload_limits(job, report, size - 1, record_bytes=384)
