@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from kubealign.spec.algorithms import GRPOSpec
 from kubealign.spec.model_types import OTHER_TYPES
@@ -21,6 +20,7 @@ from kubealign_services.generation.contract import (
     SamplingParameters,
 )
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.roles.rollout.weights import read_folder_weights
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.model_families import FAMILIES, ModelFamily, Oracle, other_model
@@ -169,7 +169,7 @@ def test_lora(family: ModelFamily, tmp_path: Path) -> None:
     assert losses[-1] < losses[0] - 0.02, losses
 
     engine = TorchRolloutEngine.create(folder, TorchEngineSpec(max_sequences=8, prefill_tokens=64))
-    engine.refit(load_file(folder / "model.safetensors").items(), 0)
+    engine.refit(read_folder_weights(folder), 0)
     for version, result in ((1, tmp_path / "sft"), (2, tmp_path / "grpo")):
         snapshot = backend.adapter()
         assert snapshot is not None

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from kubealign.spec.sections.training import Trainer
 from kubealign.v1 import batch_pb2, refit_pb2
@@ -23,6 +24,7 @@ from kubealign_services.training.adapters.quantization import (
     select_quantized_layers,
 )
 from kubealign_services.training.torch_backend.precision import compute_dtype
+from kubealign_services.training.torch_backend.checkpoints.export import has_converted_layout
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
 #: Version of untrained weights.
@@ -126,7 +128,7 @@ def check_base_libraries(trainer: Trainer) -> None:
 
 
 def read_folder_weights(folder: Path, trainer: Trainer | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of all weights of a Hugging Face folder, tied ones once.
+    """Yield (name in the checkpoint, tensor) of all weights of a Hugging Face folder, tied ones once.
 
     Raises OSError if the folder has none.
 
@@ -134,19 +136,28 @@ def read_folder_weights(folder: Path, trainer: Trainer | None = None) -> Iterato
         trainer: Spec of a trainer that adapts these weights. Where it quantises them, the weights are
             the quantised ones, as it computes with them.
     """
-    quantization = None if trainer is None or trainer.lora is None else trainer.lora.quantization
     # Use the model's own loader, which knows every version and layout of the files.
     model = AutoModelForCausalLM.from_pretrained(local_copy(folder), local_files_only=True, dtype="auto")
+    weights = _module_weights(model, trainer)
+    # A model that stacks its experts has other names than its checkpoint.
+    converted = has_converted_layout(model)
+    yield from revert_weight_conversion(model, dict(weights)).items() if converted else weights
+
+
+def _module_weights(model: PreTrainedModel, trainer: Trainer | None) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name in the model, tensor) of all weights, tied ones once, as the trainer computes with them."""
+    quantization = None if trainer is None or trainer.lora is None else trainer.lora.quantization
     rounded: set[str] = set()
     if quantization is not None:
         rounded = {f"{name}.weight" for name in select_quantized_layers(model)}
     seen: set[int] = set()
     for name, weight in model.state_dict(keep_vars=True).items():
         # Tied weights are one tensor under several names.
-        if id(weight) not in seen:
-            seen.add(id(weight))
-            if trainer is not None and quantization is not None and name in rounded:
-                dtype = compute_dtype(trainer.backend.value.precision)
-                yield name, round_weight(weight, quantization, dtype)
-            else:
-                yield name, weight.detach() if isinstance(weight, torch.nn.Parameter) else weight
+        if id(weight) in seen:
+            continue
+        seen.add(id(weight))
+        if trainer is not None and quantization is not None and name in rounded:
+            dtype = compute_dtype(trainer.backend.value.precision)
+            yield name, round_weight(weight, quantization, dtype)
+        else:
+            yield name, weight.detach() if isinstance(weight, torch.nn.Parameter) else weight
