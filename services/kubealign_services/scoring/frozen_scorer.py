@@ -20,6 +20,7 @@ from kubealign_services.scoring.replica_ranks import open_replica
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import empty_score
 from kubealign_services.training.contract import Head, ScoringBackend
+from kubealign_services.training.expert_routing import without_routing
 
 
 class NonFiniteScores(ArithmeticError):
@@ -52,7 +53,7 @@ class FrozenScorer(ABC):
 
     def make_batch(self, rollouts: Sequence[rollout_pb2.Rollout]) -> Batch:
         """Return the rollouts' sequences as one batch, in order."""
-        return concatenate([decode(rollout.sequence) for rollout in rollouts])
+        return decode_sequences(rollouts)
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         """Return one score per rollout, in order."""
@@ -104,3 +105,11 @@ async def serve_frozen_scorer(
         await serve_scorer(
             context, group, purposes, scorer, servicer, ranks.wait_for_failure(), prompts=prompts
         )
+
+
+def decode_sequences(rollouts: Sequence[rollout_pb2.Rollout]) -> Batch:
+    """Return the rollouts' sequences as one batch, in order, for a model with routers of its own.
+
+    The policy's samples may have recorded experts, which those of the reference have not.
+    """
+    return concatenate([without_routing(decode(rollout.sequence)) for rollout in rollouts])

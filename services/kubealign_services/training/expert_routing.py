@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kubealign.planning.model.routing_record import MAX_BYTE_EXPERTS
+from kubealign_services.batch.packed import Batch
 
 #: Token column with the recorded experts: [T, layers with experts, k] in `routing_dtype`.
 ROUTING = "routing"
@@ -194,3 +195,13 @@ def check_routing(column: Tensor, shape: RoutingShape) -> None:
         raise ValueError(
             f"token column {ROUTING} names expert {int(experts.max())}; the model has {shape.experts}"
         )
+
+
+def without_routing(batch: Batch) -> Batch:
+    """Return the batch without recorded experts, for a model whose routers decide themselves."""
+    if ROUTING not in batch.token_columns:
+        return batch
+    columns = {name: column for name, column in batch.token_columns.items() if name != ROUTING}
+    return Batch(
+        batch.tokens, batch.cu_seqlens, batch.sample_ids, columns, batch.sequence_columns, batch.scalars
+    )

@@ -8,8 +8,7 @@ import torch
 
 from kubealign.spec.sections.rewards import Reward
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.batch.codec import decode
-from kubealign_services.batch.packed import Batch, concatenate, pack
+from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.prepared import PreparedJob, load_prepared
@@ -19,6 +18,7 @@ from kubealign_services.roles.reward.text_inputs import TextInputs, UnreadableSa
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.scoring.attributes import UnknownAttribute
+from kubealign_services.scoring.frozen_scorer import decode_sequences
 from kubealign_services.scoring.replica_ranks import ReplicaRanks, open_replica
 from kubealign_services.scoring.reward_models import (
     ModelReward,
@@ -50,7 +50,7 @@ class RolloutModel:
 
     def score_details(self, rollouts: Sequence[rollout_pb2.Rollout]) -> SequenceScores:
         """Implement SequenceScorer. Raises UnreadableSample as well."""
-        batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
+        batch = decode_sequences(rollouts)
         if self.text is not None:
             batch = _pack_texts([self.text.tokenize(rollout) for rollout in rollouts], batch.sample_ids)
         return self.model.score_details(batch)

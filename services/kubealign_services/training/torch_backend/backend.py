@@ -17,6 +17,7 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.adapters.quantization import check_quantization_installed
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
+from kubealign_services.training.expert_routing import without_routing
 from kubealign_services.training.torch_backend.checkpoints.checkpoint import load_shard, save_shard
 from kubealign_services.training.torch_backend.checkpoints.export import export_folder, stream_weights
 from kubealign_services.training.torch_backend.checkpoints.local_slices import (
@@ -39,7 +40,6 @@ from kubealign_services.training.torch_backend.model.lora import (
 )
 from kubealign_services.training.torch_backend.model.nf4_linear import quantize_layers, weight_shapes
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, has_dropout
-from kubealign_services.training.torch_backend.model.routing_replay import without_routing
 from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,

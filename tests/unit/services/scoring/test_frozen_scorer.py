@@ -6,7 +6,8 @@ from torch import Tensor
 from kubealign.v1 import rollout_pb2, scoring_pb2, training_pb2
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.scoring.frozen_scorer import FrozenScorer, NonFiniteScores
+from kubealign_services.scoring.frozen_scorer import FrozenScorer, NonFiniteScores, decode_sequences
+from kubealign_services.training.expert_routing import ROUTING
 from support.scorer_context import scorer_context
 
 SEQUENCES = [[1, 2, 3], [4], [5, 6]]
@@ -60,3 +61,11 @@ async def test_a_direct_call_gets_the_columns_with_their_prefix() -> None:
     reply = await DoubledTokens().forward(training_pb2.ForwardRequest(batch=encode(pack([[1, 2]], ["?"]))))
     columns = decode_columns(reply.columns, reply.digest)
     assert {name: column.tolist() for name, column in columns.items()} == {"token.doubled": [2.0, 4.0]}
+
+
+def test_recorded_experts_are_left_out() -> None:
+    """The samples of the policy have them, those of the reference have not."""
+    plain, recorded = pack([[1, 2, 3]], ["plain"]), pack([[4, 5]], ["recorded"])
+    recorded.token_columns[ROUTING] = torch.zeros(2, 1, 2, dtype=torch.uint8)
+    batch = decode_sequences([rollout_pb2.Rollout(sequence=encode(each)) for each in (recorded, plain)])
+    assert batch.tokens.tolist() == [4, 5, 1, 2, 3] and not batch.token_columns

@@ -17,8 +17,9 @@ from kubealign_services.training.expert_routing import (
     check_routing,
     gate_weights,
     routing_column,
+    without_routing,
 )
-from kubealign_services.training.torch_backend.model.routing_replay import recorded_experts, without_routing
+from kubealign_services.training.torch_backend.model.routing_replay import recorded_experts
 from kubealign_services.training.torch_backend.packing.shared_prompts import find_prompts, share_prompts
 
 CPU = torch.device("cpu")

@@ -74,13 +74,3 @@ def recorded_experts(batch: Batch, computed: Tensor | slice, device: torch.devic
     recorded = column[computed]
     experts = recorded.long().masked_fill(recorded == unrecorded_mark(recorded.numpy().dtype), -1)
     return experts.transpose(0, 1).contiguous().to(device)
-
-
-def without_routing(batch: Batch) -> Batch:
-    """Return the batch without recorded experts, for a model whose routers decide themselves."""
-    if ROUTING not in batch.token_columns:
-        return batch
-    columns = {name: column for name, column in batch.token_columns.items() if name != ROUTING}
-    return Batch(
-        batch.tokens, batch.cu_seqlens, batch.sample_ids, columns, batch.sequence_columns, batch.scalars
-    )
