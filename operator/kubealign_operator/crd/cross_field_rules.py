@@ -59,6 +59,7 @@ from kubealign_operator.crd.colocation_rules import (
     colocated_algorithm_rules,
     colocated_rollout_rules,
 )
+from kubealign_operator.crd.mixture_rules import mixture_rules, routing_replay_algorithm_rules
 
 
 def cross_field_rules() -> Iterator[CelRule]:
@@ -83,6 +84,7 @@ def cross_field_rules() -> Iterator[CelRule]:
         yield from _reference_rules(name, algorithm_is_set, model)
         yield from _rollout_rules(name, algorithm_is_set, model)
         yield from colocated_algorithm_rules(name, algorithm_is_set, model)
+        yield from routing_replay_algorithm_rules(name, algorithm_is_set, model)
         if model.reference_sample:
             yield from _reference_sample_rules(name, algorithm_is_set)
         if model.rated:
@@ -103,6 +105,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     yield _streamed_tokenizer_rule()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
+    yield from mixture_rules()
     yield CelRule(
         "!self.checkpoint.recordBatches || !has(self.rollout.scoring) || self.rollout.scoring != 'OnArrival'",
         "recorded batches must repeat bit for bit: write WholeBatch, or remove checkpoint.recordBatches",
