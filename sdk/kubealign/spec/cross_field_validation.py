@@ -555,6 +555,30 @@ def _check_routing_replay(algorithm: Algorithm, rollout: Rollout, trainer: Train
         yield path, True, f"the backend {member} replays no experts: set trainer.backend.torch, or false"
 
 
+def _check_expert_adapters(
+    algorithm: Algorithm, trainer: Trainer, rollout: Rollout
+) -> Iterator[FieldProblem]:
+    yield from _refuse_expert_adapters("trainer", trainer)
+    has_experts = trainer.lora is not None and trainer.lora.targets.has_experts
+    if has_experts and algorithm.value.samples and rollout.engine.member in EXTERNAL_ENGINES:
+        member = field_alias(Engine, rollout.engine.member)
+        text = "loads no adapters of stacked experts: set torch, or other trainer.lora.targets"
+        yield ("rollout", "engine", member), rollout.engine.value, f"{member} {text}"
+
+
+def _check_critic_expert_adapters(critic: "Critic | None") -> Iterator[FieldProblem]:
+    if critic is not None:
+        yield from _refuse_expert_adapters("critic", critic)
+
+
+def _refuse_expert_adapters(section: str, trainer: Trainer) -> Iterator[FieldProblem]:
+    """Yield the problem of adapters of stacked experts with a backend that has none."""
+    if trainer.lora is not None and trainer.lora.targets.has_experts and trainer.backend.torch is None:
+        targets = trainer.lora.targets
+        text = f"the backend {trainer.backend.member} adapts no stacked experts: set {section}.backend.torch"
+        yield (section, "lora", "targets", targets.member), targets.value, text
+
+
 def _check_router_loss(algorithm: Algorithm, trainer: Trainer) -> Iterator[FieldProblem]:
     coefficient = None if algorithm.sft is None else algorithm.sft.router_loss_coefficient
     if coefficient and trainer.backend.torch is None:
@@ -723,6 +747,8 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_reference_sample,
     _check_in_flight,
     _check_routing_replay,
+    _check_expert_adapters,
+    _check_critic_expert_adapters,
     _check_router_loss,
     _check_router_type,
     _check_scoring,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from kubealign.planning.model.shape import ModelShape
-from kubealign.spec.sections.training import Lora, LoraLayerKind
+from kubealign.spec.sections.training import Lora, LoraLayerKind, names_experts
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -78,7 +78,7 @@ def adapter(shape: ModelShape, lora: Lora, layers: Iterable[int] | None = None) 
     """Return the trainable parameters of a LoRA adapter: rank x (inputs + outputs) per adapted layer (Hu et
     al. 2021).
 
-    DoRA adds one magnitude per output. Stacked experts are not adapted.
+    DoRA adds one magnitude per output. Each expert of an adapted stacked weight has matrices of its own.
 
     Args:
         layers: Layer indices; None: all layers.
@@ -89,7 +89,19 @@ def adapter(shape: ModelShape, lora: Lora, layers: Iterable[int] | None = None) 
             in_attention = is_attention(name)
             if (in_attention or not shape.is_sparse(index)) and _adapted(name, in_attention, lora):
                 count += lora.rank * (inputs + outputs) + outputs * lora.dora
+        if shape.is_sparse(index):
+            count += sum(
+                shape.experts * lora.rank * (inputs + outputs)
+                for name, inputs, outputs in stacked_experts(shape)
+                if _adapts_experts(name, lora)
+            )
     return count
+
+
+def stacked_experts(shape: ModelShape) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, inputs, outputs) of one expert's part of the stacked weights of a layer."""
+    yield "experts.gate_up_proj", shape.hidden, 2 * shape.expert_intermediate
+    yield "experts.down_proj", shape.expert_intermediate, shape.hidden
 
 
 def is_attention(name: str) -> bool:
@@ -97,10 +109,20 @@ def is_attention(name: str) -> bool:
     return name in _ATTENTION
 
 
+def _adapts_experts(name: str, lora: Lora) -> bool:
+    targets = lora.targets
+    if targets.names is None:
+        return targets.kind is LoraLayerKind.EXPERTS
+    return any(names_experts(end) and end.endswith(name) for end in targets.names)
+
+
 def _adapted(name: str, in_attention: bool, lora: Lora) -> bool:
     targets = lora.targets
     if targets.names is not None:
-        return any(name.endswith(end) or end.endswith(name) for end in targets.names)
+        names = [end for end in targets.names if not names_experts(end)]
+        return any(name.endswith(end) or end.endswith(name) for end in names)
+    if targets.kind is LoraLayerKind.EXPERTS:
+        return False
     return targets.kind is LoraLayerKind.ALL_LINEAR or in_attention == (
         targets.kind is LoraLayerKind.ATTENTION
     )

@@ -170,13 +170,15 @@ class Optimizer(SpecModel):
 class LoraLayerKind(StrEnum):
     """AllLinear: all linear layers except the heads.
 
-    Attention: the linear layers of the attention. Mlp: the other linear layers of the blocks. Experts
-    stacked in one tensor are not adapted.
+    Attention: the linear layers of the attention. Mlp: the other linear layers of the blocks. Experts: the
+    stacked weights of a mixture's experts, each expert with matrices of its own; the other kinds leave them
+    as they are.
     """
 
     ALL_LINEAR = "AllLinear"
     ATTENTION = "Attention"
     MLP = "Mlp"
+    EXPERTS = "Experts"
 
 
 #: Error of a quantised base on the megatron backend.
@@ -192,8 +194,19 @@ class LoraTargetLayers(SpecUnion):
     kind: LoraLayerKind | None = Field(None, description="A kind of layers.")
     names: Annotated[list[LayerName], Field(min_length=1, max_length=256)] | None = Field(
         None,
-        description="Suffixes of layer names in the Hugging Face model, such as q_proj.",
+        description="Suffixes of layer names in the Hugging Face model, such as q_proj, and of stacked "
+        "experts, such as experts.down_proj.",
     )
+
+    @property
+    def has_experts(self) -> bool:
+        """True if stacked experts are adapted."""
+        return self.kind is LoraLayerKind.EXPERTS or any(names_experts(name) for name in self.names or ())
+
+
+def names_experts(name: str) -> bool:
+    """Return True for the name, or the suffix of it, of a stacked weight of a module of experts."""
+    return name.rpartition(".")[0].rpartition(".")[2] == "experts"
 
 
 class Nf4Quantization(SpecModel):
@@ -234,6 +247,15 @@ class Lora(SpecModel):
         "precision of the computation. The model that is trained, sampled and exported, and the reference "
         "AdapterOff, are then the quantised one.",
     )
+
+    @model_validator(mode="after")
+    def _experts(self) -> "Lora":
+        """Check that adapters of experts have neither dropout nor magnitudes, which peft has not either."""
+        if self.targets.has_experts and self.dropout:
+            raise field_errors("Lora", (("dropout",), self.dropout, "stacked experts have no dropout: set 0"))
+        if self.targets.has_experts and self.dora:
+            raise field_errors("Lora", (("dora",), True, "stacked experts have no DoRA: set false"))
+        return self
 
 
 class Trainer(SpecModel):

@@ -23,8 +23,8 @@ from kubealign_services.training.adapters.quantization import (
     round_weight,
     select_quantized_layers,
 )
-from kubealign_services.training.torch_backend.precision import compute_dtype
 from kubealign_services.training.torch_backend.checkpoints.export import has_converted_layout
+from kubealign_services.training.torch_backend.precision import compute_dtype
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
 #: Version of untrained weights.

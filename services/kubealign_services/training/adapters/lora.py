@@ -4,7 +4,7 @@ LoRA (Hu et al. 2021): W' = W + s * B A, with s = alpha / rank. DoRA (Liu et al.
 V = W + s * B A, its norm |V| over each output's inputs, and m trained.
 
 The names are those of a PEFT adapter file without its prefix: LAYER.lora_A.weight, LAYER.lora_B.weight, and
-with DoRA LAYER.lora_magnitude_vector.
+with DoRA LAYER.lora_magnitude_vector. LAYER of stacked experts is the name of their weight.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,11 +25,11 @@ _DOWN, _UP, _MAGNITUDE = ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_ve
 
 @dataclass(frozen=True)
 class LowRankAdapter:
-    """The adapter of one layer.
+    """The adapter of one layer, or of the experts that are stacked in one weight.
 
     Attributes:
-        down: A, [rank, inputs].
-        up: B, [outputs, rank].
+        down: A, [rank, inputs], of stacked experts [experts, rank, inputs].
+        up: B, [outputs, rank], of stacked experts [experts, outputs, rank].
         magnitude: m, [outputs]; None without DoRA.
     """
 
@@ -54,7 +54,8 @@ class LowRankAdapter:
         """Return W' in at least fp32, of the shape of `weight`, which is not modified.
 
         Args:
-            weight: [outputs, inputs], or [inputs, outputs] when `transposed`, as GPT-2 stores it.
+            weight: [outputs, inputs], or [inputs, outputs] when `transposed`, as GPT-2 stores it; of stacked
+                experts [experts, outputs, inputs].
             scale: alpha / rank.
             norms: Returns |V| for V, also when V holds only a part of the inputs.
         """

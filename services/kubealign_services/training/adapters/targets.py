@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kubealign.spec.sections.training import LoraLayerKind, LoraTargetLayers
+from kubealign.spec.sections.training import LoraLayerKind, LoraTargetLayers, names_experts
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -23,17 +23,51 @@ def select_target_layers(backbone: PreTrainedModel, targets: LoraTargetLayers) -
     layers = list(linear_layers(backbone))
     if targets.names is None:
         kind = targets.kind or LoraLayerKind.ALL_LINEAR
+        if kind is LoraLayerKind.EXPERTS:
+            return []
         chosen = [name for name, layer_kind in layers if kind in (LoraLayerKind.ALL_LINEAR, layer_kind)]
         if not chosen:
             raise ValueError(f"lora.targets.kind {kind}: {_available_layers(backbone, layers)}")
         return chosen
-    missing = [suffix for suffix in targets.names if not any(_has_suffix(name, suffix) for name, _ in layers)]
+    suffixes = [name for name in targets.names if not names_experts(name)]
+    missing = [suffix for suffix in suffixes if not any(_has_suffix(name, suffix) for name, _ in layers)]
     if missing:
         raise ValueError(
             f"lora.targets.names {', '.join(map(repr, missing))}: no linear layer's name ends so; "
             f"{_available_layers(backbone, layers)}"
         )
-    return [name for name, _ in layers if any(_has_suffix(name, suffix) for suffix in targets.names)]
+    return [name for name, _ in layers if any(_has_suffix(name, suffix) for suffix in suffixes)]
+
+
+def select_expert_weights(backbone: PreTrainedModel, targets: LoraTargetLayers) -> list[str]:
+    """Return the names of the stacked weights of experts to adapt, [experts, outputs, inputs], in the model's
+    order.
+
+    Raises ValueError, listing the available ones, for a target that the model does not have.
+    """
+    suffixes = [name for name in targets.names or () if names_experts(name)]
+    if not suffixes and targets.kind is not LoraLayerKind.EXPERTS:
+        return []
+    weights = [
+        name
+        for name, weight in backbone.named_parameters()
+        if weight.dim() == 3 and names_experts(name) and not _is_transposed(backbone, name)
+    ]
+    ends = sorted({".".join(name.split(".")[-2:]) for name in weights})
+    available = f"{type(backbone).__name__} has stacked experts {', '.join(ends) or 'of no known form'}"
+    if not suffixes:
+        if not weights:
+            raise ValueError(f"lora.targets.kind {targets.kind}: {available}")
+        return weights
+    missing = [suffix for suffix in suffixes if not any(_has_suffix(name, suffix) for name in weights)]
+    if missing:
+        raise ValueError(f"lora.targets.names {', '.join(map(repr, missing))}: {available}")
+    return [name for name in weights if any(_has_suffix(name, suffix) for suffix in suffixes)]
+
+
+def _is_transposed(backbone: PreTrainedModel, name: str) -> bool:
+    """Return True for experts whose weights are [experts, inputs, outputs]."""
+    return bool(getattr(backbone.get_submodule(name.rpartition(".")[0]), "is_transposed", False))
 
 
 def linear_layers(backbone: PreTrainedModel) -> Iterator[tuple[str, LoraLayerKind | None]]:

@@ -79,9 +79,9 @@ class MergedAdapter:
         if name not in self._layers:
             self._layers[name] = self._find_layer(name)
         layer = self._layers[name]
-        outputs, inputs = layer.base.T.shape if layer.transposed else layer.base.shape
-        rank = adapter.down.shape[0]
-        expected_shapes = [(rank, inputs), (outputs, rank), (outputs,)]
+        *experts, outputs, inputs = layer.base.T.shape if layer.transposed else layer.base.shape
+        rank = adapter.down.shape[-2]
+        expected_shapes = [(*experts, rank, inputs), (*experts, outputs, rank), (outputs,)]
         parts = [adapter.down, adapter.up] + ([] if adapter.magnitude is None else [adapter.magnitude])
         for part, shape in zip(parts, expected_shapes, strict=False):
             if part.shape != shape:
@@ -95,9 +95,14 @@ class MergedAdapter:
             module = self._model.get_submodule(name)
         except AttributeError:
             module = None
-        if not isinstance(module, torch.nn.Linear | Conv1D):
+        weight = module.weight if isinstance(module, torch.nn.Linear | Conv1D) else self._find_experts(name)
+        if weight is None:
             raise ValueError(f"adapter: the model has no linear layer {name!r}")
-        weight = module.weight
         # An accelerator's weight keeps its memory: recorded CUDA graphs contain its address.
         base = weight.data if weight.device.type == "cpu" else weight.detach().clone()
         return _AdaptedLayer(weight, base, isinstance(module, Conv1D))
+
+    def _find_experts(self, name: str) -> Tensor | None:
+        """Return the stacked weight of experts, [experts, outputs, inputs], of this name."""
+        weight = dict(self._model.named_parameters()).get(name)
+        return weight if weight is not None and weight.dim() == 3 else None

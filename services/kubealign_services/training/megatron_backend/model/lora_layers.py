@@ -22,7 +22,8 @@ _SHARED_EXPERT_GATE = ".shared_expert_gate"
 def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
     """Select the layers to adapt. A kind of layer excludes the gate of a shared expert.
 
-    Raises ValueError for DoRA, for that gate by name, and what `select_target_layers` raises.
+    Raises ValueError for DoRA, for stacked experts, for that gate by name, and what `select_target_layers`
+    raises.
 
     Args:
         config: The Hugging Face model's config.
@@ -31,6 +32,11 @@ def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
         raise ValueError(
             "trainer.lora.dora: true; the Megatron backend does not support DoRA: set false, or use the "
             "torch backend"
+        )
+    if lora.targets.has_experts:
+        raise ValueError(
+            f"trainer.lora.targets.{lora.targets.member}: the Megatron backend adapts no stacked experts: "
+            "leave them out, or use the torch backend"
         )
     names = select_target_layers(_meta_model(config), lora.targets)
     gates = [name for name in names if name.endswith(_SHARED_EXPERT_GATE)]

@@ -13,8 +13,18 @@ from torch import Tensor, nn
 
 from kubealign.spec.sections.training import Lora
 from kubealign_services.training.adapters.lora import LowRankAdapter
-from kubealign_services.training.adapters.targets import is_linear, select_target_layers
+from kubealign_services.training.adapters.targets import (
+    is_linear,
+    select_expert_weights,
+    select_target_layers,
+)
 from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.model.expert_lora import (
+    StackedLora,
+    add_expert_adapters,
+    expert_adapters,
+    is_expert_adapter,
+)
 from kubealign_services.training.torch_backend.model.fsdp import full_tensor
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 
@@ -34,6 +44,7 @@ def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     names = select_target_layers(model.backbone, lora.targets)
+    stacked = select_expert_weights(model.backbone, lora.targets)
     modules = dict(model.backbone.named_modules())
     config = LoraConfig(
         r=lora.rank,
@@ -45,7 +56,11 @@ def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(adapter_seed(seed, model.head))
-        inject_adapter_in_model(config, model.backbone, _ADAPTER)
+        if names:
+            inject_adapter_in_model(config, model.backbone, _ADAPTER)
+        else:
+            model.backbone.requires_grad_(False)
+        add_expert_adapters(model.backbone, stacked, lora)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -58,14 +73,21 @@ def adapter_seed(seed: int, head: Head) -> int:
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield (name in the plain model, peft's layer) of each adapted layer; nothing without an adapter."""
+    """Yield (name in the plain model, peft's layer) of each adapted layer, and (name of the weight,
+    StackedLora) of stacked experts; nothing without an adapter.
+    """
     for name, module in model.named_modules():
+        if isinstance(module, StackedLora):
+            continue
         if hasattr(module, "lora_A") and is_linear(module.get_base_layer()):
             yield name, module
+    yield from expert_adapters(model)
 
 
 def gather_low_rank(layer: Any) -> LowRankAdapter:
     """Return the layer's full adapter. Collective when sharded."""
+    if isinstance(layer, StackedLora):
+        return layer.gather()
     magnitude = layer.lora_magnitude_vector
     return LowRankAdapter(
         down=full_tensor(layer.lora_A[_ADAPTER].weight.detach()),
@@ -76,17 +98,18 @@ def gather_low_rank(layer: Any) -> LowRankAdapter:
 
 def adapter_scale(layer: Any) -> float:
     """Return alpha / rank."""
-    return float(layer.scaling[_ADAPTER])
+    return layer.scale if isinstance(layer, StackedLora) else float(layer.scaling[_ADAPTER])
 
 
 def is_transposed(layer: Any) -> bool:
     """Return True when the layer stores its weight as [inputs, outputs]."""
-    return not isinstance(layer.get_base_layer(), nn.Linear)
+    return not isinstance(layer, StackedLora) and not isinstance(layer.get_base_layer(), nn.Linear)
 
 
 def base_name(name: str) -> str | None:
     """Return a parameter's name in the model without an adapter; None for the adapter's own parameters."""
-    return None if any(part in name for part in _PARTS) else name.replace(_BASE, ".")
+    is_adapter = is_expert_adapter(name) or any(part in name for part in _PARTS)
+    return None if is_adapter else name.replace(_BASE, ".")
 
 
 def gather_merged_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> Tensor:
@@ -97,7 +120,7 @@ def gather_merged_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> T
     Args:
         layers: Adapted layers by the names of `adapted_layers`.
     """
-    layer = layers.get(name.removesuffix(_BASE + "weight")) if name.endswith(_BASE + "weight") else None
+    layer = layers.get(name.removesuffix(_BASE + "weight"))
     if layer is None:
         return full_tensor(weight.detach())
     return gather_low_rank(layer).merge_into(

@@ -102,6 +102,20 @@ def test_adapter_parameters() -> None:
     assert parameter_counts.adapter(shape, named) == 4 * (2 * (48 + 64) + 24 + 24)
 
 
+def test_adapters_of_stacked_experts() -> None:
+    shape = parse_model_shape(MODELS["mixtral"].to_dict(), "mixtral")
+    inputs, width = 24, 40
+    each = shape.experts * 2 * ((inputs + 2 * width) + (width + inputs))
+    kind = Lora(rank=2, targets=LoraTargetLayers(kind=LoraLayerKind.EXPERTS))
+    assert parameter_counts.adapter(shape, kind) == shape.layers * each
+    named = Lora(rank=2, targets=LoraTargetLayers(names=["k_proj", "mlp.experts.down_proj"]))
+    down = shape.experts * 2 * (width + inputs)
+    assert parameter_counts.adapter(shape, named) == shape.layers * (down + 2 * (24 + shape.key_width))
+    # The other kinds leave the experts as they are, and a mixture has no other feed-forward layers.
+    mlp = Lora(rank=2, targets=LoraTargetLayers(kind=LoraLayerKind.MLP))
+    assert parameter_counts.adapter(shape, mlp) == 0
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
