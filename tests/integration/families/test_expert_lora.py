@@ -30,13 +30,14 @@ from kubealign.spec.sections.training import (
 from kubealign_services.algorithms.offline.sft import CrossEntropyObjective
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.roles.rollout.weights import read_folder_weights
 from kubealign_services.training.commands.rank_group import CommandGroup, Handlers
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.model.expert_lora import expert_adapters
 from support.command_key import COMMAND_KEY
 from support.free_address import free_address
-from support.model_families import FAMILIES, ModelFamily, Oracle
+from support.model_families import FAMILIES, ModelFamily, Oracle, other_model
 from support.slow_experts import SlowExperts
 
 pytestmark = pytest.mark.timeout(240)
@@ -47,6 +48,11 @@ RANK, SCALE = 3, 4.0
 EXPERTS = LoraTargetLayers(kind=LoraLayerKind.EXPERTS)
 SOME = LoraTargetLayers(names=["q_proj", "experts.down_proj"])
 ALL = LoraTargetLayers(names=["q_proj", "v_proj", "experts.gate_up_proj", "experts.down_proj"])
+#: Further types with stacked experts.
+OTHER_MIXTURES = (
+    *("afmoe", "deepseek_v2", "deepseek_v3", "ernie4_5_moe", "flex_olmo", "glm4_moe", "hunyuan_v1_moe"),
+    *("minimax_m2", "olmoe", "phimoe", "qwen2_moe"),
+)
 TARGETS = {"experts": EXPERTS, "some": SOME, "all": ALL}
 
 
@@ -207,6 +213,25 @@ def test_unknown_experts_are_refused(tmp_path: Path) -> None:
 
 def tiny_or(name: str) -> ModelFamily:
     return FAMILIES[name] if name == "llama" else tiny(name)
+
+
+@pytest.mark.parametrize("model_type", OTHER_MIXTURES)
+def test_other_types(model_type: str, tmp_path: Path) -> None:
+    folder = other_model(model_type).save(tmp_path / "model")
+    backend = backend_of(folder)
+    before = logprobs(backend)
+    train(backend)
+    after = logprobs(backend)
+    assert (after - before).abs().max() > 0.01
+    backend.export(tmp_path / "result")
+    torch.testing.assert_close(exported_logprobs(tmp_path / "result"), after.double(), atol=1e-4, rtol=0)
+    engine = TorchRolloutEngine.create(folder, TorchEngineSpec(max_sequences=4))
+    engine.refit(read_folder_weights(folder), 0)
+    snapshot = backend.adapter()
+    assert snapshot is not None
+    engine.adapt(snapshot.tensors, snapshot.scale, 1)
+    sequence = demonstrations().tokens[:14].tolist()
+    assert engine.sequence_logprobs(sequence)[1:] == pytest.approx(after[2:14].tolist(), abs=1e-4)
 
 
 def commands(folder: Path, rank: int, world_size: int) -> Handlers:
