@@ -33,6 +33,11 @@ JOBS = {
   data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 32}}
   trainer: {backend: {torch: {microbatchTokens: 1024}}}
 """,
+    "qlora": """
+  algorithm: {sft: {rowsPerStep: 8}}
+  data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 32}}
+  trainer: {backend: {torch: {microbatchTokens: 1024}}, lora: {rank: 8, quantization: {nf4: {}}}}
+""",
     "sft-8-bit": """
   algorithm: {sft: {rowsPerStep: 8}}
   data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 32}}
@@ -120,6 +125,7 @@ def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, in
     [
         ("ppo", "trainer", 2),
         pytest.param("sft", "trainer", 1, marks=pytest.mark.full),
+        pytest.param("qlora", "trainer", 1, marks=pytest.mark.full),
         pytest.param("sft-8-bit", "trainer", 1, marks=pytest.mark.full),
         pytest.param("sft-host", "trainer", 1, marks=pytest.mark.full),
         pytest.param("context", "trainer", 2, marks=pytest.mark.full),

@@ -103,12 +103,16 @@ def quantize_layers(backbone: PreTrainedModel, quantization: BaseQuantization) -
     """Quantise the frozen linear layers of a model on the CPU in place, and free each one's full weight
     before the next.
 
-    Raises what `select_quantized_layers` raises.
+    The other weights are copied out of a checkpoint that is mapped into memory: the whole file stays resident
+    while one tensor is a view of it. Raises what `select_quantized_layers` raises.
     """
     for name in select_quantized_layers(backbone):
         parent, _, attribute = name.rpartition(".")
         owner = backbone.get_submodule(parent)
         setattr(owner, attribute, Nf4Linear(getattr(owner, attribute), quantization))
+    for parameter in backbone.parameters():
+        if not parameter.untyped_storage().resizable():
+            parameter.data = parameter.data.clone()
 
 
 def dequantized(model: nn.Module, named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

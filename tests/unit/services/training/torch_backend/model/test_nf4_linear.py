@@ -287,6 +287,7 @@ def test_each_full_weight_is_freed_before_the_next_layer(
 ) -> None:
     model = load_model(folder, Head.LANGUAGE_MODEL)
     layers = [m for m in model.backbone.base_model.layers.modules() if isinstance(m, nn.Linear)]
+    assert not layers[0].weight.untyped_storage().resizable()
     originals = [weakref.ref(layer.weight) for layer in layers]
     del layers
     alive = []
@@ -300,6 +301,8 @@ def test_each_full_weight_is_freed_before_the_next_layer(
     quantize_layers(model.backbone, nf4())
     assert alive == list(range(7 * LAYERS, 0, -1))
     assert not any(each() is not None for each in originals)
+    # The other weights are no views of the mapped checkpoint, which would stay in memory as a whole.
+    assert all(each.untyped_storage().resizable() for each in model.parameters())
 
 
 @pytest.mark.parametrize("double", [False, True])
