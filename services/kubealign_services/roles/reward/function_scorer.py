@@ -92,7 +92,7 @@ class FunctionScorer:
 def _response_length(rollout: rollout_pb2.Rollout) -> int:
     """Return the number of tokens that the policy generated. Raises InvalidRequest."""
     try:
-        return int(np.count_nonzero(load(rollout.sequence.columns)["tokens"]))
+        return int(np.count_nonzero(load(rollout.sequence.columns)["token.loss_mask"]))
     except (SafetensorError, KeyError) as error:
         raise InvalidRequest(f"sequence of sample {rollout.sample} has no loss mask: {error}") from error
 

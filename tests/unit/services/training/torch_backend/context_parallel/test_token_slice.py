@@ -61,7 +61,9 @@ def test_each_output_is_computed_by_the_rank_with_its_state(size: int, shares_pr
     batch = make_batch()
     batch.token_columns["candidates"] = torch.arange(26).view(13, 2)
     whole = PackedTokens.from_batch(batch, CPU, shares_prompts)
-    parts = [PackedTokens.from_batch(batch, CPU, shares_prompts, group) for group in groups(size)]
+    parts = [
+        PackedTokens.from_batch(batch, CPU, shares_prompts, context_group=group) for group in groups(size)
+    ]
     for name in ("target_indices", "predicted_indices"):
         every = torch.cat([getattr(part, name) for part in parts]).sort().values
         assert torch.equal(every, getattr(whole, name))
