@@ -152,10 +152,13 @@ def drawn_experts(tokens: int) -> Tensor:
     return scores.topk(2).indices.to(torch.uint8)
 
 
-def commands(folder: Path, rank: int, world_size: int) -> Handlers:
+def commands(folder: Path, rank: int, world_size: int, context: int = 1) -> Handlers:
+    torch_spec = TorchBackendSpec(
+        microbatch_tokens=20 // context, gradient_checkpointing=True, context_parallel=context
+    )
     spec = Trainer(
         ranks=world_size,
-        backend=Backend(torch=TorchBackendSpec(microbatch_tokens=20, gradient_checkpointing=True)),
+        backend=Backend(torch=torch_spec),
         optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2), gradient_clip_norm=1.0),
     )
     backends: list[TorchTrainingBackend] = []
@@ -186,10 +189,10 @@ def commands(folder: Path, rank: int, world_size: int) -> Handlers:
     return {"Create": create, "Step": step, "Ask": ask}
 
 
-def follow(folder: Path, rendezvous: str) -> None:
+def follow(folder: Path, rendezvous: str, context: int) -> None:
     torch.set_num_threads(1)
     with CommandGroup(1, 2, rendezvous, 60, COMMAND_KEY) as group:
-        group.follow(commands(folder, 1, 2))
+        group.follow(commands(folder, 1, 2, context))
 
 
 def results(group: CommandGroup, handlers: Handlers, file: Path) -> tuple[list[dict[str, float]], Any]:
@@ -201,14 +204,15 @@ def results(group: CommandGroup, handlers: Handlers, file: Path) -> tuple[list[d
     return metrics, load_file(file)
 
 
-def test_two_ranks_balance_and_replay_as_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("context", [1, 2], ids=["own sequences", "shared tokens"])
+def test_two_ranks_balance_and_replay_as_one(context: int, tmp_path: Path) -> None:
     folder = tiny("qwen3_moe").save(tmp_path / "model")
     rendezvous = free_address()
-    other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous))
+    other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous, context))
     other.start()
     try:
         with CommandGroup(0, 2, rendezvous, 60, COMMAND_KEY) as group:
-            metrics, weights = results(group, commands(folder, 0, 2), tmp_path / "two")
+            metrics, weights = results(group, commands(folder, 0, 2, context), tmp_path / "two")
         other.join(30)
         assert other.exitcode == 0
     finally:
@@ -220,5 +224,8 @@ def test_two_ranks_balance_and_replay_as_one(tmp_path: Path) -> None:
     for one, two in zip(expected, metrics, strict=True):
         assert two == pytest.approx(one, rel=1e-4) and two[LOSS] > 1
     assert (weights["replayed"] - weights["own"]).abs().max() > 0.05
+    for name in ("own", "replayed"):
+        torch.testing.assert_close(weights.pop(name), expected_weights.pop(name), atol=1e-3, rtol=1e-3)
     for name, weight in expected_weights.items():
-        torch.testing.assert_close(weights[name], weight, atol=1e-4, rtol=1e-3)
+        # AdamW's first steps follow the signs of gradients, also of those that are rounding errors.
+        assert (weights[name] - weight).norm() < 1e-3 * weight.norm(), name

@@ -1,27 +1,21 @@
 """Tiny models in Hugging Face folders, and an objective with a closed-form value."""
 
 # mypy: disable-error-code="no-untyped-call"
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForSequenceClassification
 
 from kubealign_services.batch.packed import Batch, pack
 from support.mean_negative_logprob import MeanNegativeLogprob
+from support.process_groups import no_process_group_stays
+
+__all__ = ["no_process_group_stays"]
 
 VOCABULARY = 41
-
-
-@pytest.fixture(autouse=True)
-def no_process_group_stays() -> Iterator[None]:
-    """Destroy the process group of one rank that bf16 creates, which a role keeps until it ends."""
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.fixture

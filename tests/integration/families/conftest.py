@@ -1,0 +1,3 @@
+from support.process_groups import no_process_group_stays
+
+__all__ = ["no_process_group_stays"]
