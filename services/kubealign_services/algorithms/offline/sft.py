@@ -37,8 +37,9 @@ class SFTAlgorithm(OfflineAlgorithm):
     2022, step 1).
     """
 
-    def __init__(self, entry: spec.SFTSpec) -> None:
-        self._spec = entry
+    def __init__(self, entry: spec.SFTSpec | spec.CustomOfflineSpec) -> None:
+        # An algorithm of another package that derives from this one has parameters of its own.
+        self._router_coefficient = entry.router_loss_coefficient if isinstance(entry, spec.SFTSpec) else 0.0
 
     def policy_objective(self) -> CrossEntropyObjective:
-        return CrossEntropyObjective(self._spec.router_loss_coefficient)
+        return CrossEntropyObjective(self._router_coefficient)

@@ -23,6 +23,7 @@ ALLOWED = {
     "sdk/kubealign/spec": "the union itself",
     "services/kubealign_services/algorithms": "they themselves",
     "operator/kubealign_operator/crd/model_rules.py": "what the spec's validators say, for an API server",
+    "operator/kubealign_operator/crd/mixture_rules.py": "the same, for mixtures of experts",
     "sdk/kubealign/cli/commands/spec/init.py": "an example in the command's help",
     "sdk/kubealign/bench/job.py": "the job that the benchmark runs",
     "services/kubealign_dashboard/api/openapi.py": "an example in the API's documents",
