@@ -49,6 +49,7 @@ OFFLINE = (
     "teacher/",
     "seconds/teacher",
     "rm/",
+    "router/",
     "val/",
     "round/",
     "seconds/judge",
