@@ -116,7 +116,8 @@ def _load_verifier(document: dict[str, Any]) -> Callable[..., Any]:
     from kubealign_services.scoring.verifiers.factory import make_verifier
 
     try:
-        return VerifierFunction(make_verifier(Verifier.model_validate(document)))
+        spec = Verifier.model_validate(document)
+        return VerifierFunction(make_verifier(spec), spec.named_columns().values())
     except ValueError as error:
         raise FunctionError(FunctionFailure.MISSING, f"cannot be used: {error}") from error
     except ImportError as error:

@@ -1,6 +1,6 @@
 """Contract of a verifier, and its use as a reward function."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
@@ -13,10 +13,6 @@ class UnusableRow(ValueError):
 class Verifier(Protocol):
     """A rule that scores one response."""
 
-    @property
-    def columns(self) -> Sequence[str]:
-        """Columns that each row must have; RESPONSE_LENGTH is always there."""
-
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         """Return the reward; None where the rule does not apply to the row.
 
@@ -28,16 +24,21 @@ class Verifier(Protocol):
 
 
 class VerifierFunction:
-    """A verifier as a reward function."""
+    """A verifier as a reward function.
 
-    def __init__(self, verifier: Verifier) -> None:
+    Args:
+        columns: Columns that each row must have.
+    """
+
+    def __init__(self, verifier: Verifier, columns: Iterable[str]) -> None:
         self._verifier = verifier
+        self._columns = frozenset(columns)
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], **columns: Sequence[Any]
     ) -> list[float | None]:
         """Return one reward per response. Raises UnusableRow, also where a column is missing."""
-        missing = sorted(set(self._verifier.columns) - columns.keys())
+        missing = sorted(self._columns - columns.keys())
         if missing:
             present = ", ".join(sorted(columns.keys() - {RESPONSE_LENGTH})) or "none"
             raise UnusableRow(f"the data has no column {missing[0]!r}; there are: {present}")

@@ -1,7 +1,7 @@
 """Tagged sections of responses."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.sections.verifiers import FormatTagsVerifier
@@ -15,10 +15,6 @@ class FormatTags:
         self._marks = [mark for tag in spec.tags for mark in (f"<{tag}>", f"</{tag}>")]
         sections = (rf"<{re.escape(tag)}>.*?</{re.escape(tag)}>\s*" for tag in spec.tags)
         self._form = re.compile(r"\s*" + "".join(sections), re.DOTALL)
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return ()
 
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         once = sum(response.count(mark) == 1 for mark in self._marks)

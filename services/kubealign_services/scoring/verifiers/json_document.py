@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -21,10 +21,6 @@ class JsonDocument:
         """Raises ValueError where the spec's schema is none."""
         self._column = spec.schema_column
         self._schema = None if spec.document_schema is None else _validator(spec.document_schema)
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return () if self._column is None else (self._column,)
 
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         schema = self._schema

@@ -1,7 +1,7 @@
 """Rewards of the length of a response in tokens."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.sections.verifiers import CosineLength, LengthVerifier, LinearLength
@@ -22,10 +22,6 @@ class LinearReward:
     def __init__(self, spec: LinearLength) -> None:
         self._spec = spec
 
-    @property
-    def columns(self) -> Sequence[str]:
-        return ()
-
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         full, zero = self._spec.full_tokens, self._spec.zero_tokens
         tokens: int = row[RESPONSE_LENGTH]
@@ -41,10 +37,6 @@ class CosineReward:
 
         self._spec = spec
         self._math = MathAnswer(spec.math)
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return self._math.columns
 
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         right = self._math.is_right(response, row)

@@ -4,7 +4,7 @@ It limits the time of a comparison by a signal, so it runs in a main thread only
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from math_verify import parse, verify
@@ -30,10 +30,6 @@ class MathAnswer:
         self._spec = spec
         # The first use loads the grammar, which must not count as the time of a response.
         verify(_parse_expected("1", spec.answer_column), parse("$1$", parsing_timeout=_EXPECTED_SECONDS))
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return (self._spec.answer_column,)
 
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         right = self.is_right(response, row)

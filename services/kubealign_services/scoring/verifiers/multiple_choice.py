@@ -1,7 +1,7 @@
 """Multiple choice: the letter that a response chooses."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.sections.verifiers import MultipleChoiceVerifier
@@ -22,10 +22,6 @@ class MultipleChoice:
             re.compile(rf"(?i:\banswer\s*(?:is|:))[\s:]*{marked}"),
             re.compile(rf"^\s*{marked}[*_)\].]*\s*\Z", re.MULTILINE),
         )
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return (self._column,)
 
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         answer = row[self._column]

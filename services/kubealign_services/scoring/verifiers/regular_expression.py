@@ -1,7 +1,7 @@
 """Regular expressions on responses."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.sections.verifiers import RegexVerifier
@@ -16,10 +16,6 @@ class RegexMatch:
         self._pattern = re.compile(spec.pattern)
         self._full = spec.full_match
         self._column = spec.answer_column
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return () if self._column is None else (self._column,)
 
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         expected = None if self._column is None else row[self._column]

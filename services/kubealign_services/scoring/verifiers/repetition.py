@@ -1,6 +1,6 @@
 """Penalty of repeated phrases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.sections.verifiers import RepetitionVerifier
@@ -11,10 +11,6 @@ class Repetition:
 
     def __init__(self, spec: RepetitionVerifier) -> None:
         self._spec = spec
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return ()
 
     def score(self, response: str, row: Mapping[str, Any]) -> float | None:
         words = response.lower().split()
