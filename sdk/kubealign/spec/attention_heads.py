@@ -1,10 +1,10 @@
 """Attention heads of a model, which the context-parallel ranks of the torch backend share equally."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kubealign.spec.model_types import read_folder_config
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.training import Trainer
@@ -58,13 +58,4 @@ def folder_heads_problems(job: "AlignmentJob") -> Iterator[tuple[DocumentPath, i
         trained.append(("critic", critic, critic.model))
     for section, trainer, model in trained:
         if model is not None and model.path is not None:
-            yield from heads_problem(trainer, _read_config(Path(model.path)), ("spec", section))
-
-
-def _read_config(folder: Path) -> Mapping[str, Any]:
-    """Return the folder's config; empty if it cannot be read, which is another error."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, Mapping) else {}
+            yield from heads_problem(trainer, read_folder_config(Path(model.path)) or {}, ("spec", section))

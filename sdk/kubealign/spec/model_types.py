@@ -110,7 +110,7 @@ def folder_problem(folder: Path) -> str | None:
 
     None: the type is supported, or there is no config.json that can be read, which is another error.
     """
-    config = _read_config(folder)
+    config = read_folder_config(folder)
     if config is None:
         return None
     kind = config.get("model_type")
@@ -120,11 +120,12 @@ def folder_problem(folder: Path) -> str | None:
 
 def folder_router_problem(folder: Path) -> str | None:
     """Return `router_type_error` of the model in a folder; None also as in `folder_problem`."""
-    config = _read_config(folder)
+    config = read_folder_config(folder)
     return None if config is None else router_type_error(config.get("model_type"))
 
 
-def _read_config(folder: Path) -> Mapping[str, Any] | None:
+def read_folder_config(folder: Path) -> Mapping[str, Any] | None:
+    """Return the config.json of a model's folder; None if it cannot be read, which is another error."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
