@@ -4,7 +4,6 @@ ranks.
 
 # mypy: disable-error-code="no-untyped-call"
 import json
-import multiprocessing as mp
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,9 +34,8 @@ from kubealign_services.training.commands.rank_group import CommandGroup, Handle
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.model.expert_lora import expert_adapters
-from support.command_key import COMMAND_KEY
-from support.free_address import free_address
 from support.model_families import FAMILIES, ModelFamily, Oracle, other_model
+from support.second_rank import two_ranks
 from support.slow_experts import SlowExperts
 
 pytestmark = pytest.mark.timeout(240)
@@ -258,27 +256,11 @@ def commands(folder: Path, rank: int, world_size: int) -> Handlers:
     return {"Run": run}
 
 
-def follow(folder: Path, rendezvous: str) -> None:
-    torch.set_num_threads(1)
-    with CommandGroup(1, 2, rendezvous, 60, COMMAND_KEY) as group:
-        group.follow(commands(folder, 1, 2))
-
-
 def test_two_ranks_train_the_same_adapter(tmp_path: Path) -> None:
     folder = tiny("mixtral").save(tmp_path / "model")
-    rendezvous = free_address()
-    other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous))
-    other.start()
     two, one = str(tmp_path / "two"), str(tmp_path / "one")
-    try:
-        with CommandGroup(0, 2, rendezvous, 60, COMMAND_KEY) as group:
-            losses = json.loads(group.run("Run", two.encode(), commands(folder, 0, 2)))
-        other.join(30)
-        assert other.exitcode == 0
-    finally:
-        if other.is_alive():
-            other.kill()
-        other.join(10)
+    with two_ranks(commands, folder) as (group, handlers):
+        losses = json.loads(group.run("Run", two.encode(), handlers))
     with CommandGroup(0, 1, None, 60) as group:
         expected = json.loads(group.run("Run", one.encode(), commands(folder, 0, 1)))
     assert losses == pytest.approx(expected, rel=1e-4)

@@ -2,7 +2,6 @@
 
 # mypy: disable-error-code="no-untyped-call"
 import json
-import multiprocessing as mp
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +23,8 @@ from kubealign_services.training.expert_routing import ROUTING
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.passes.balanced_passes import LARGEST_LOAD, LOSS
 from kubealign_services.training.torch_backend.passes.microbatch_passes import RankContext, run_objective
-from support.command_key import COMMAND_KEY
-from support.free_address import free_address
 from support.model_families import FAMILIES, ModelFamily
+from support.second_rank import two_ranks
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -189,12 +187,6 @@ def commands(folder: Path, rank: int, world_size: int, context: int = 1) -> Hand
     return {"Create": create, "Step": step, "Ask": ask}
 
 
-def follow(folder: Path, rendezvous: str, context: int) -> None:
-    torch.set_num_threads(1)
-    with CommandGroup(1, 2, rendezvous, 60, COMMAND_KEY) as group:
-        group.follow(commands(folder, 1, 2, context))
-
-
 def results(group: CommandGroup, handlers: Handlers, file: Path) -> tuple[list[dict[str, float]], Any]:
     group.run("Create", b"", handlers)
     # Several passes a rank; one a rank; and a rank without a sequence.
@@ -207,18 +199,8 @@ def results(group: CommandGroup, handlers: Handlers, file: Path) -> tuple[list[d
 @pytest.mark.parametrize("context", [1, 2], ids=["own sequences", "shared tokens"])
 def test_two_ranks_balance_and_replay_as_one(context: int, tmp_path: Path) -> None:
     folder = tiny("qwen3_moe").save(tmp_path / "model")
-    rendezvous = free_address()
-    other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous, context))
-    other.start()
-    try:
-        with CommandGroup(0, 2, rendezvous, 60, COMMAND_KEY) as group:
-            metrics, weights = results(group, commands(folder, 0, 2, context), tmp_path / "two")
-        other.join(30)
-        assert other.exitcode == 0
-    finally:
-        if other.is_alive():
-            other.kill()
-        other.join(10)
+    with two_ranks(commands, folder, context) as (group, handlers):
+        metrics, weights = results(group, handlers, tmp_path / "two")
     with CommandGroup(0, 1, None, 60) as group:
         expected, expected_weights = results(group, commands(folder, 0, 1), tmp_path / "one")
     for one, two in zip(expected, metrics, strict=True):

@@ -128,11 +128,11 @@ def test_metrics_and_weights_of_three_steps(runs: Runs, layout: str, case: str) 
 @ALL
 def test_saved_activations_are_divided(runs: Runs, layout: str) -> None:
     ranks, context = LAYOUTS[layout]
-    whole = int((runs["one"] / "bytes-0").read_text())
+    unshared = int((runs["one"] / "bytes-0").read_text())
     shares = [int((runs[layout] / f"bytes-{rank}").read_text()) for rank in range(ranks)]
-    print(f"{layout}: {shares} of {whole} bytes")
-    assert max(shares) <= 1.15 * whole / context
-    assert sum(shares[:context]) >= 0.9 * whole
+    print(f"{layout}: {shares} of {unshared} bytes")
+    assert max(shares) <= 1.15 * unshared / context
+    assert sum(shares[:context]) >= 0.9 * unshared
 
 
 @ALL

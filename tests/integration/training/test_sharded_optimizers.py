@@ -165,21 +165,21 @@ def test_the_blocks_of_two_ranks_are_those_of_their_rows(folder: Path, tmp_path:
         if name.endswith("score.weight"):
             continue
         shards = [rows_of(start.detach(), rank, 2).clone() for rank in range(2)]
-        whole = start.detach().clone()
+        unsharded = start.detach().clone()
         is_8bit = start.numel() >= 4096 and name != embedding
         reference = AdamW8bit if is_8bit else torch.optim.AdamW
         arguments = {"min_8bit_size": 0} if is_8bit else {}
         optimizer = reference(
-            [*shards, whole], lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=decay, **arguments
+            [*shards, unsharded], lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=decay, **arguments
         )
         for step in range(STEPS):
             full = gradient(name, start.shape, step)
-            whole.grad = full.clone()
+            unsharded.grad = full.clone()
             for rank, shard in enumerate(shards):
                 shard.grad = rows_of(full, rank, 2).clone()
             optimizer.step()
         assert torch.equal(two[name], torch.cat(shards)), name
         # Blocks that begin elsewhere have other scales.
-        torch.testing.assert_close(two[name], whole, atol=3e-3, rtol=0)
+        torch.testing.assert_close(two[name], unsharded, atol=3e-3, rtol=0)
         compared += is_8bit
     assert compared == 11  # queries, outputs and the MLP of two layers, and the head

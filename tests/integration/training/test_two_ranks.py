@@ -2,9 +2,7 @@
 
 # mypy: disable-error-code="no-untyped-call"
 import json
-import multiprocessing as mp
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +33,7 @@ from kubealign_services.training.torch_backend.backend import TorchTrainingBacke
 from kubealign_services.training.torch_backend.loss_scaling import LossScaler, LossScaleState
 from kubealign_services.training.torch_backend.model.fsdp import local_shard
 from kubealign_services.training.torch_backend.passes.activation_offload import ActivationOffload
-from support.command_key import COMMAND_KEY
-from support.free_address import free_address
+from support import second_rank
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -182,29 +179,13 @@ def scaler(backend: TorchTrainingBackend) -> LossScaler:
     return backend.loss_scaler
 
 
-def follow(folder: Path, rendezvous: str, spec: str) -> None:
-    torch.set_num_threads(1)
-    parsed = Trainer.model_validate_json(spec)
-    with CommandGroup(1, 2, rendezvous, 60, COMMAND_KEY) as group:
-        group.follow(commands(folder, 1, 2, parsed))
+def commands_of(folder: Path, rank: int, world_size: int, spec: str) -> Handlers:
+    """Return the handlers of a rank. spec: as JSON, in which it reaches the other process."""
+    return commands(folder, rank, world_size, Trainer.model_validate_json(spec))
 
 
-@contextmanager
-def two_ranks(folder: Path, spec: Trainer) -> Iterator[tuple[CommandGroup, Handlers]]:
-    """Provide the group and the handlers of rank 0. Rank 1 is a process of its own, which must end well."""
-    rendezvous = free_address()
-    arguments = (folder, rendezvous, spec.model_dump_json(by_alias=True))
-    other = mp.get_context("spawn").Process(target=follow, args=arguments)
-    other.start()
-    try:
-        with CommandGroup(0, 2, rendezvous, 60, COMMAND_KEY) as group:
-            yield group, commands(folder, 0, 2, spec)
-        other.join(30)
-        assert other.exitcode == 0
-    finally:
-        if other.is_alive():
-            other.kill()
-        other.join(10)
+def two_ranks(folder: Path, spec: Trainer) -> AbstractContextManager[tuple[CommandGroup, Handlers]]:
+    return second_rank.two_ranks(commands_of, folder, spec.model_dump_json(by_alias=True))
 
 
 def run_all(group: CommandGroup, handlers: Handlers, work: Path) -> dict[str, Any]:

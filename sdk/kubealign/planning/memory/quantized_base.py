@@ -34,7 +34,7 @@ class QuantizedBase:
     largest: int = 0
 
 
-#: Of a model without quantised matrices.
+#: Model without quantised matrices.
 NOT_QUANTIZED = QuantizedBase()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 #: Most experts whose numbers fit into a byte together with the mark of a token without a record.
 MAX_BYTE_EXPERTS = 255
-# Of a config that leaves them out: the largest numbers that a type has by default.
+# Numbers for a config that leaves them out: the largest that a type has by default.
 _DEFAULT_LAYERS, _DEFAULT_EXPERTS, _DEFAULT_TOP_K = 32, 128, 8
 
 

@@ -140,8 +140,9 @@ def run_objective(
     if done:
         minibatch = minibatch.select([index for index in range(len(minibatch)) if index not in done])
     plan = plan_rank_microbatches(model, minibatch, objective.unit, context) if len(minibatch) else []
-    # The ranks of a context group count different tokens, and compute the same loss of an objective.
-    balance = MinibatchMetrics()
+    # The ranks of a context group balance different tokens, and compute the same loss of an objective, which
+    # one of them reports.
+    reported = MinibatchMetrics()
     with balanced_passes(model, minibatch, objective, context.world_size, loss_scale) as balanced:
         if balanced is not None:
             balanced.count_choices(model, minibatch, plan, context.device, context.context_group)
@@ -152,11 +153,11 @@ def run_objective(
                 balanced.before_pass(packed, microbatch.is_counted)
             columns = _forward_for_backward(model, packed, objective.outputs, context)
             if balanced is not None:
-                balance.add(*balanced.after_pass())
+                reported.add(*balanced.after_pass())
             _backward(columns, part, objective, metrics, microbatch.is_counted, loss_scale)
     if context.reports:
-        balance.add(metrics.loss, metrics.sums, metrics.maxima)
-    return balance.all_reduce(context.world_size)
+        reported.add(metrics.loss, metrics.sums, metrics.maxima)
+    return reported.all_reduce(context.world_size)
 
 
 def _forward_for_backward(

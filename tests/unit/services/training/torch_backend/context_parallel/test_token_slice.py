@@ -35,8 +35,8 @@ def test_slices_are_equal_parts_of_the_padded_pack(size: int) -> None:
     padding = -13 % size
     assert {part.tokens.shape for part in parts} == {(1, (13 + padding) // size)}
     assert torch.cat([part.tokens for part in parts], 1)[0].tolist() == [*range(1, 14), *[0] * padding]
-    whole = torch.cat([part.positions for part in parts], 1)[0].tolist()
-    assert whole == [*range(13), *range(padding)]
+    padded = torch.cat([part.positions for part in parts], 1)[0].tolist()
+    assert padded == [*range(13), *range(padding)]
     for part in parts:
         inside = part.contains(torch.arange(13 + padding)).nonzero()[:, 0].tolist()
         assert inside == list(range(13 + padding))[part.rows]
@@ -60,13 +60,13 @@ def test_each_output_is_computed_by_the_rank_with_its_state(size: int, shares_pr
     """A log-probability depends on the state of the token before it, in another slice or not."""
     batch = make_batch()
     batch.token_columns["candidates"] = torch.arange(26).view(13, 2)
-    whole = PackedTokens.from_batch(batch, CPU, shares_prompts)
+    unshared = PackedTokens.from_batch(batch, CPU, shares_prompts)
     parts = [
         PackedTokens.from_batch(batch, CPU, shares_prompts, context_group=group) for group in groups(size)
     ]
     for name in ("target_indices", "predicted_indices"):
         every = torch.cat([getattr(part, name) for part in parts]).sort().values
-        assert torch.equal(every, getattr(whole, name))
+        assert torch.equal(every, getattr(unshared, name))
     own = [part.own_indices for part in parts if part.own_indices is not None]
     assert torch.cat(own).sort().values.tolist() == list(range(13))
     for part in parts:
