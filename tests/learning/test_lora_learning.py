@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
@@ -45,28 +46,43 @@ def imitate(
     return [backend.train_step(rows(answer, step), SFT, plan)["loss"] for step in range(steps)]
 
 
-def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_model(LARGE, TOKENIZER, 1, tmp_path / "first", "")
-    full = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}})
-    adapted = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}, "lora": LORA})
-    base = TorchTrainingBackend.create(tmp_path / "first", Head.LANGUAGE_MODEL, full, total_updates=60)
+def adapt_a_base(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, shape: dict[str, Any], rate: float, lora: dict[str, Any]
+) -> None:
+    """Train a base to answer a letter of the prompt and an adapter to answer it twice. A later online learner
+    starts from the merged model.
+
+    Args:
+        shape: Architecture of the model.
+        rate: Learning rate of the base.
+    """
+    build_model(shape, TOKENIZER, 1, folder / "first", "")
+    full = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": rate}}})
+    adapted = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}, "lora": lora})
+    base = TorchTrainingBackend.create(folder / "first", Head.LANGUAGE_MODEL, full, total_updates=60)
     imitate(base, lambda draw, prompt: draw.choice(prompt), 60)
-    base.export(tmp_path / "base")
+    base.export(folder / "base")
 
     # The answer is one letter of the prompt, twice. The random choice costs at least log 2 over three tokens.
     tuned = TorchTrainingBackend.create(
-        tmp_path / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1
+        folder / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1
     )
     losses = imitate(tuned, lambda draw, prompt: 2 * draw.choice(prompt), 40)
     assert losses[0] > 1.0 and fmean(losses[-4:]) < 0.5, losses
-    tuned.export(tmp_path / "tuned")
-
-    # Only the last letter is rewarded.
+    tuned.export(folder / "tuned")
     monkeypatch.setattr(
         "support.online_learning.build_model",
-        lambda _1, _2, _3, folder, _4: shutil.copytree(tmp_path / "tuned", folder),
+        lambda _1, _2, _3, target, _4: shutil.copytree(folder / "tuned", target),
     )
-    task = Task(PROMPTS, lambda p, r: float(r == 2 * p[-1]), LARGE, 4, 5e-3, {"lora": LORA})
+
+
+def reward_of_the_last_letter(prompt: str, response: str) -> float:
+    return float(response == 2 * prompt[-1])
+
+
+def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapt_a_base(tmp_path, monkeypatch, LARGE, 1e-2, LORA)
+    task = Task(PROMPTS, reward_of_the_last_letter, LARGE, 4, 5e-3, {"lora": LORA})
     grpo = {"promptsPerStep": 24, "samplesPerPrompt": 6, "minibatchSequences": 48}
     kl = {"kl": {"fixed": {"coefficient": 0.002}, "placement": "Loss", "estimator": "K3"}}
     entry = grpo | kl | {"aggregation": "SequenceMean"}
@@ -78,26 +94,9 @@ def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_imitation_and_reward_above_a_quantised_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Imitate the answers of a base in NF4, then learn from a reward with samples of the merged model."""
     wide = LARGE | {"hidden_size": 64, "intermediate_size": 128}
-    build_model(wide, TOKENIZER, 1, tmp_path / "first", "")
-    full = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 5e-3}}})
-    base = TorchTrainingBackend.create(tmp_path / "first", Head.LANGUAGE_MODEL, full, total_updates=60)
-    imitate(base, lambda draw, prompt: draw.choice(prompt), 60)
-    base.export(tmp_path / "base")
-
     lora = LORA | {"dora": False, "quantization": {"nf4": {}}}
-    adapted = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}, "lora": lora})
-    tuned = TorchTrainingBackend.create(
-        tmp_path / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1
-    )
-    losses = imitate(tuned, lambda draw, prompt: 2 * draw.choice(prompt), 40)
-    assert losses[0] > 1.0 and fmean(losses[-4:]) < 0.5, losses
-    tuned.export(tmp_path / "tuned")
-
-    monkeypatch.setattr(
-        "support.online_learning.build_model",
-        lambda _1, _2, _3, folder, _4: shutil.copytree(tmp_path / "tuned", folder),
-    )
-    task = Task(PROMPTS, lambda p, r: float(r == 2 * p[-1]), wide, 4, 5e-3, {"lora": lora})
+    adapt_a_base(tmp_path, monkeypatch, wide, 5e-3, lora)
+    task = Task(PROMPTS, reward_of_the_last_letter, wide, 4, 5e-3, {"lora": lora})
     entry = {"promptsPerStep": 24, "samplesPerPrompt": 6, "epochsPerStep": 2}
     learner = OnlineLearner(tmp_path / "online", task, {"grpo": entry}, seed=1)
     rewards = learner.learn(8)
