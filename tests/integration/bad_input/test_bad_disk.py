@@ -29,7 +29,8 @@ class SmallDisks:
         command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
         if subprocess.run(command, capture_output=True, check=False).returncode != 0:
             pytest.skip("mounting a small file system takes rights that this user does not have")
-        self._mounted.callback(subprocess.run, ["umount", str(folder)], check=True)
+        # Lazily: a process of a failed test may still have a file open.
+        self._mounted.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
 
     def resize(self, folder: Path, size: str) -> None:
         subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)

@@ -170,11 +170,13 @@ def last_reported_step(path: Path) -> int | None:
 def append_lines(path: Path, lines: str) -> None:
     """Append complete lines.
 
-    A partial last line is terminated first, so that it does not corrupt the next line.
+    A partial last line, which a full disk or an ended process left behind, is removed first, so that each
+    line of the file is complete.
     """
     with path.open("ab+") as file:
         if file.seek(0, 2):
             file.seek(-1, 2)
             if file.read(1) != b"\n":
-                file.write(b"\n")
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
         file.write(lines.encode())
