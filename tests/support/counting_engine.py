@@ -23,6 +23,7 @@ class Counter:
     def __init__(self) -> None:
         self.weights: dict[str, Tensor] = {}
         self.flushed = 0
+        self.scores_at_any_temperature = True
         self.resting = False
         self.gone = False
         self.dies_at_flush = False
@@ -47,8 +48,8 @@ class Counter:
         tokens = [(prompt[-1] + i + 1) % 10 for i in range(sampling.max_tokens)]
         return ExternalSample(tokens, [-0.5 * seed] * len(tokens))
 
-    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
-        return [-float(token) for token in tokens[1:]]
+    async def score(self, request_id: str, tokens: list[int], temperature: float = 1.0) -> list[float]:
+        return [-float(token) / temperature for token in tokens[1:]]
 
     async def load_weights(self, file: Path) -> None:
         if self.gone:

@@ -75,7 +75,7 @@ async def answer(request: Request) -> dict[str, Any]:
     arguments = engine_arguments(Path(request.exported), SPEC, model.context, on_cpu=True)
     # vLLM's own loader reads the folder.
     core = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments | {"load_format": "auto"}))
-    engine = VllmExternalEngine(core, vllm)
+    engine = VllmExternalEngine(core, vllm, on_cpu=True)
     try:
         files, options = WeightFiles(Path(request.memory)), GeneratorOptions(8, trains_adapter=True)
         generator = ExternalGenerator(engine, model, files, options)

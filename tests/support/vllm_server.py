@@ -11,7 +11,8 @@ from typing import Self
 
 from kubealign.spec.sections.engines import VllmEngineSpec
 from kubealign_services.generation.external.openai.connection import HEALTH_PATH
-from kubealign_services.generation.external.vllm.parameters import WORKER_EXTENSION, library_variables
+from kubealign_services.generation.external.vllm.extension_names import WORKER_EXTENSION
+from kubealign_services.generation.external.vllm.parameters import library_variables
 from support.free_address import free_port
 from support.vllm_environment import VLLM_PYTHON
 

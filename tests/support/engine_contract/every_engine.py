@@ -40,6 +40,8 @@ class EngineContract:
 
     #: Requests whose tokens are those of the torch engine.
     equal_to_the_torch_engine: ClassVar[Sequence[GenerationRequest]] = (GREEDY,)
+    #: Requests of all kinds that the engine serves.
+    kinds: ClassVar[Sequence[GenerationRequest]] = MANY_KINDS
     #: Context of the subject's model.
     context: ClassVar[int] = CONTEXT
 
@@ -63,9 +65,9 @@ class EngineContract:
     async def test_samples_agree_with_the_weights(self, subject: Subject) -> None:
         for version in (1, 2):
             await refitted(subject, version)
-            samples = await generated(subject.generator, *MANY_KINDS)
+            samples = await generated(subject.generator, *self.kinds)
             assert {sample.finish for sample in samples.values()} == {"stop", "length"}
-            self.check(subject, samples, version, *MANY_KINDS)
+            self.check(subject, samples, version, *self.kinds)
 
     async def test_greedy_tokens_equal_the_torch_engine(self, subject: Subject) -> None:
         await refitted(subject, 1)

@@ -42,11 +42,14 @@ def group(name: str, *seeds: int, prompt: tuple[int, ...] = (1, 2, 3), **samplin
 
 
 GREEDY = group("greedy", 1, temperature=0.0)
+#: Not for engines that score at temperature 1 only.
+NARROW_AND_COLD = group("narrow and cold", 3, 4, temperature=0.6, top_k=8, top_p=0.8)
 MANY_KINDS = [
     group("sampled", 11, 12, 2**64 - 1),
     GREEDY,
     group("cold", 1, 2, temperature=0.7, prompt=(9, 8, 7, 6)),
     group("narrow", 1, 2, top_k=4, top_p=0.6),
+    NARROW_AND_COLD,
     group("stops at text", *range(8), stop=("a", "0", "e", "\N{LATIN SMALL LETTER E WITH ACUTE}")),
     group("stops at ids", *range(8), stop_token_ids=tuple(range(0, 256, 4))),
     group("not before", *range(4), min_tokens=6, stop_token_ids=tuple(range(0, 256, 2))),

@@ -32,13 +32,19 @@ class ExternalEngine(Protocol):
     Every method but `close` raises ExternalEngineDied where the engine's processes have ended.
     """
 
+    @property
+    def scores_at_any_temperature(self) -> bool:
+        """True where `score` computes at temperatures other than 1 too."""
+
     async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
     ) -> ExternalSample:
         """Generate one response."""
 
-    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
-        """Return the log-probability of each token after the first, at temperature 1."""
+    async def score(self, request_id: str, tokens: list[int], temperature: float = 1.0) -> list[float]:
+        """Return the log-probability of each token after the first under the full softmax at a temperature
+        above 0.
+        """
 
     async def load_weights(self, file: Path) -> None:
         """Load the weights of a safetensors file by their Hugging Face names, in place; usually only some of

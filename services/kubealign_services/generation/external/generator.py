@@ -123,7 +123,8 @@ class ExternalGenerator:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
         check_request(request, self._model.context, self._model.vocabulary, self._active_requests)
-        check_sampling_support(request)
+        if not self._engine.scores_at_any_temperature:
+            check_sampling_support(request)
         self._active_requests.add(request.request_id)
         try:
             async with self._gate.enter():
@@ -155,7 +156,8 @@ class ExternalGenerator:
             drawn = await self._engine.generate(name, prompt, sampling, request.seeds[index], sorted(ends))
             logprobs = drawn.logprobs
             if is_truncated(sampling):
-                scored = await self._engine.score(f"{name}/full", prompt + drawn.tokens)
+                temperature = sampling.temperature or 1.0
+                scored = await self._engine.score(f"{name}/full", prompt + drawn.tokens, temperature)
                 logprobs = scored[len(prompt) - 1 :]
         if not all(map(math.isfinite, [*drawn.logprobs, *logprobs])):
             raise ArithmeticError(f"the weights of version {self._version} give log-probabilities not finite")

@@ -3,7 +3,7 @@ it. Pure.
 
 An external engine reports one log-probability per token, under the distribution that was sampled from. The
 full softmax at the same temperature gives the same number where sampling was not truncated. Where it was
-truncated, the full softmax needs a second pass over the finished response, which these engines run at
+truncated, the full softmax needs a second pass over the finished response, which some engines run at
 temperature 1 only.
 """
 
@@ -31,7 +31,9 @@ def is_truncated(sampling: SamplingParameters) -> bool:
 
 
 def check_sampling_support(request: GenerationRequest) -> None:
-    """Raise RequestRefused for sampling whose full softmax the engine cannot report."""
+    """Raise RequestRefused for sampling whose full softmax an engine that scores at temperature 1 only cannot
+    report.
+    """
     sampling = request.sampling
     if is_truncated(sampling) and sampling.temperature not in (0, 1):
         raise RequestRefused(

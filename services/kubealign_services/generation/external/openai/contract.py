@@ -13,6 +13,10 @@ class InferenceServerClient(Protocol):
     Its methods raise the errors of `ServerConnection.request`, and InvalidAnswer.
     """
 
+    @property
+    def scores_at_any_temperature(self) -> bool:
+        """True as for `ExternalEngine`; known after `check`."""
+
     async def check(self, empty_file: Path) -> int:
         """Return the server's context in tokens, once it answers.
 
@@ -27,8 +31,10 @@ class InferenceServerClient(Protocol):
     ) -> ExternalSample:
         """Generate one response, as `ExternalEngine.generate`."""
 
-    async def score(self, tokens: list[int]) -> list[float]:
-        """Return the log-probability of each of at least two tokens after the first, at temperature 1."""
+    async def score(self, tokens: list[int], temperature: float) -> list[float]:
+        """Return the log-probability of each of at least two tokens after the first, as
+        `ExternalEngine.score`.
+        """
 
     async def load_weights(self, file: Path) -> None:
         """Load the weights of a safetensors file in place."""

@@ -108,11 +108,15 @@ class OpenAIExternalEngine:
         await self._mark.confirm()
         return sample
 
-    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
+    @property
+    def scores_at_any_temperature(self) -> bool:
+        return self._server.scores_at_any_temperature
+
+    async def score(self, request_id: str, tokens: list[int], temperature: float = 1.0) -> list[float]:
         if len(tokens) < 2:
             return []
         try:
-            scores = await self._server.score(tokens)
+            scores = await self._server.score(tokens, temperature)
         except ServerError as error:
             if error.status in _REFUSING_STATUSES:
                 raise RequestRefused(f"request {request_id!r}: {error}") from error

@@ -98,6 +98,8 @@ def _split(entries: Any) -> tuple[list[Any], list[Any]]:
 class SglangServerClient:
     """An InferenceServerClient of SGLang's server."""
 
+    scores_at_any_temperature = False
+
     def __init__(self, access: ServerAccess) -> None:
         """Nothing is requested yet."""
         self._access = access
@@ -129,7 +131,10 @@ class SglangServerClient:
         answer = await self._access.generate(GENERATE_PATH, generate_request(prompt, sampling, seed, ends))
         return read_sample(answer, self._access.vocabulary, sampling.max_tokens)
 
-    async def score(self, tokens: list[int]) -> list[float]:
+    async def score(self, tokens: list[int], temperature: float) -> list[float]:
+        """Raises ValueError for a temperature other than 1."""
+        if temperature != 1:
+            raise ValueError(f"SGLang scores at temperature 1 only, not at {temperature}")
         return read_scores(await self._access.generate(GENERATE_PATH, score_request(tokens)), tokens)
 
     async def load_weights(self, file: Path) -> None:

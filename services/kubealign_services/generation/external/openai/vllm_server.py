@@ -21,7 +21,8 @@ from kubealign_services.generation.external.openai.responses import (
     check_tokens,
     read_field,
 )
-from kubealign_services.generation.external.vllm.parameters import WORKER_EXTENSION, sampling_arguments
+from kubealign_services.generation.external.vllm.extension_names import SCORING_TEMPERATURE, WORKER_EXTENSION
+from kubealign_services.generation.external.vllm.parameters import sampling_arguments
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 COMPLETIONS_PATH = "/v1/completions"
@@ -36,6 +37,8 @@ NEEDED_SETTINGS = (
 _NEUTRAL = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _PROBE_PROMPT = [0, 1]
 _PROBE_TOKENS = [0, 1]
+#: Most probable tokens of a temperature probe.
+_PROBE_ENTRIES = 5
 
 
 def completion_request(
@@ -48,8 +51,8 @@ def completion_request(
     return {"model": model, "prompt": prompt, **settings, **_NEUTRAL, "return_token_ids": True}
 
 
-def score_request(model: str, tokens: list[int]) -> dict[str, Any]:
-    """Build the JSON of a request for the log-probabilities of given tokens.
+def score_request(model: str, tokens: list[int], temperature: float) -> dict[str, Any]:
+    """Build the JSON of a request for the log-probabilities of given tokens at a temperature.
 
     The last token is not part of the prompt, which would have no room for the one generated token in a
     sequence as long as the context; its log-probability is that of a possible next token.
@@ -58,13 +61,14 @@ def score_request(model: str, tokens: list[int]) -> dict[str, Any]:
         "model": model,
         "prompt": tokens[:-1],
         "max_tokens": 1,
-        "temperature": 1.0,
+        "temperature": temperature,
         "top_k": 0,
         "top_p": 1.0,
         **_NEUTRAL,
         "ignore_eos": True,
         "stop_token_ids": [],
         "prompt_logprobs": 0,
+        "vllm_xargs": {SCORING_TEMPERATURE: temperature},
         "logprobs": 0,
         "logprob_token_ids": [tokens[-1]],
         "return_tokens_as_token_ids": True,
@@ -84,6 +88,33 @@ def probe_request(model: str) -> dict[str, Any]:
         "logprob_token_ids": _PROBE_TOKENS,
         "return_tokens_as_token_ids": True,
     }
+
+
+def temperature_probe(model: str, temperature: float) -> dict[str, Any]:
+    """Build the JSON of a request whose answer shows at which temperature a prompt is scored."""
+    return {
+        **score_request(model, [*_PROBE_PROMPT, _PROBE_TOKENS[0]], temperature),
+        "prompt_logprobs": _PROBE_ENTRIES,
+    }
+
+
+def scored_at_temperature(plain: Any, halved: Any) -> bool:
+    """Return True if answers to temperature probes at 1 and 2 have differences of log-probabilities of which
+    the second are half the first.
+
+    Raises InvalidAnswer.
+    """
+    spread, half = (
+        max(values) - min(values)
+        for values in (
+            [
+                check_logprob(read_field(entry, "logprob"))
+                for entry in read_field(answer, "choices", 0, "prompt_logprobs", 1).values()
+            ]
+            for answer in (plain, halved)
+        )
+    )
+    return spread > 0 and abs(spread - 2 * half) < 0.1 * spread
 
 
 def read_sample(answer: Any, vocabulary: int, most: int) -> ExternalSample:
@@ -129,6 +160,7 @@ class VllmServerClient:
         self._access = access
         self._connection = access.connection
         self._model = ""
+        self.scores_at_any_temperature = False
 
     async def check(self, empty_file: Path) -> int:
         model = await self._access.served_model()
@@ -138,6 +170,11 @@ class VllmServerClient:
             answer = await self._connection.request(COMPLETIONS_PATH, probe_request(self._model))
             read_sample(answer, self._access.vocabulary, 1)
             is_usable = reports_sampled_distribution(answer)
+            plain, halved = [
+                await self._connection.request(COMPLETIONS_PATH, temperature_probe(self._model, temperature))
+                for temperature in (1.0, 2.0)
+            ]
+            self.scores_at_any_temperature = scored_at_temperature(plain, halved)
         except (InvalidAnswer, ServerError) as error:
             raise PermanentFailure(
                 f"rollout.engine.openai.url: the server {self._connection.url} does not give token ids and "
@@ -168,10 +205,9 @@ class VllmServerClient:
         answer = await self._access.generate(COMPLETIONS_PATH, body)
         return read_sample(answer, self._access.vocabulary, sampling.max_tokens)
 
-    async def score(self, tokens: list[int]) -> list[float]:
-        return read_scores(
-            await self._access.generate(COMPLETIONS_PATH, score_request(self._model, tokens)), tokens
-        )
+    async def score(self, tokens: list[int], temperature: float) -> list[float]:
+        request = score_request(self._model, tokens, temperature)
+        return read_scores(await self._access.generate(COMPLETIONS_PATH, request), tokens)
 
     async def load_weights(self, file: Path) -> None:
         await self._connection.request(

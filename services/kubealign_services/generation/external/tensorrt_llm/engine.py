@@ -23,6 +23,8 @@ _MEMORY_TAGS = ["kv_cache", "model"]
 class TensorRTLLMExternalEngine:
     """An ExternalEngine over TensorRT-LLM's AsyncLLM. Use `create`."""
 
+    scores_at_any_temperature = False
+
     def __init__(self, engine: Any, library: Any) -> None:
         """Wrap a running engine.
 
@@ -71,7 +73,10 @@ class TensorRTLLMExternalEngine:
         )
         return to_external_sample((await self._generate(prompt, parameters)).outputs[0])
 
-    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
+    async def score(self, request_id: str, tokens: list[int], temperature: float = 1.0) -> list[float]:
+        """Raises ValueError for a temperature other than 1."""
+        if temperature != 1:
+            raise ValueError(f"TensorRT-LLM scores at temperature 1 only, not at {temperature}")
         parameters = self._library.SamplingParams(max_tokens=1, top_k=1, prompt_logprobs=0, detokenize=False)
         result = await self._generate(tokens, parameters)
         logprobs = result.outputs[0].prompt_logprobs

@@ -10,6 +10,7 @@ from typing import Any
 from kubealign.spec.sections.engines import VllmEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
 from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
+from kubealign_services.generation.external.vllm.extension_names import SCORING_TEMPERATURE
 from kubealign_services.generation.external.vllm.parameters import (
     TargetLayers,
     engine_arguments,
@@ -25,7 +26,7 @@ _SLEEP_LEVEL = 2
 class VllmExternalEngine:
     """An AdapterEngine over vLLM's AsyncLLM. Use `create`."""
 
-    def __init__(self, engine: Any, library: Any) -> None:
+    def __init__(self, engine: Any, library: Any, *, on_cpu: bool) -> None:
         """Wrap a running engine.
 
         Args:
@@ -34,6 +35,8 @@ class VllmExternalEngine:
         """
         self._engine = engine
         self._library = library
+        self._on_cpu = on_cpu
+        self.scores_at_any_temperature = False
         #: LoRARequest of the adapter.
         self._adapter: Any = None
         self._adapter_count = 0
@@ -50,19 +53,25 @@ class VllmExternalEngine:
             adapter: The layers that the engine is to adapt itself.
         """
         # A start takes a minute or more, in which the worker shows that it lives.
-        engine = cls(*await asyncio.to_thread(_start, folder, spec, context, adapter))
-        if adapter is not None:
-            try:
-                check_adaptable(adapter, await engine._adaptable_layers())
-            except BaseException:
-                await engine.close()
-                raise
+        running, library, on_cpu = await asyncio.to_thread(_start, folder, spec, context, adapter)
+        engine = cls(running, library, on_cpu=on_cpu)
+        try:
+            await engine._read_abilities(adapter)
+        except BaseException:
+            await engine.close()
+            raise
         return engine
 
-    async def _adaptable_layers(self) -> set[str]:
+    async def _read_abilities(self, adapter: TargetLayers | None) -> None:
+        self.scores_at_any_temperature = all(await self._call("kubealign_scores_at_any_temperature"))
+        if adapter is not None:
+            by_worker = await self._call("kubealign_adaptable_layers")
+            check_adaptable(adapter, {layer for layers in by_worker for layer in layers})
+
+    async def _call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of the extension in each worker."""
         with _death_reported():
-            by_worker = await self._engine.collective_rpc("kubealign_adaptable_layers")
-        return {layer for layers in by_worker for layer in layers}
+            return list(await self._engine.collective_rpc(method, args=arguments))
 
     async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
@@ -73,9 +82,13 @@ class VllmExternalEngine:
         )
         return to_external_sample((await self._final_output(request_id, prompt, parameters)).outputs[0])
 
-    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
+    async def score(self, request_id: str, tokens: list[int], temperature: float = 1.0) -> list[float]:
         parameters = self._library.SamplingParams(
-            max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False
+            max_tokens=1,
+            temperature=0.0,
+            prompt_logprobs=0,
+            detokenize=False,
+            extra_args={SCORING_TEMPERATURE: temperature},
         )
         output = await self._final_output(request_id, tokens, parameters)
         # The first token follows no token, so it has no log-probability.
@@ -93,8 +106,7 @@ class VllmExternalEngine:
         return output
 
     async def load_weights(self, file: Path) -> None:
-        with _death_reported():
-            await self._engine.collective_rpc("kubealign_load_weights", args=(str(file),))
+        await self._call("kubealign_load_weights", str(file))
 
     async def finish_weight_update(self) -> None:
         with _death_reported():
@@ -120,12 +132,17 @@ class VllmExternalEngine:
     async def release_memory(self) -> None:
         # vLLM would use the adapter's lost memory again under the same number.
         await self.drop_adapter()
+        if self._on_cpu:
+            await self._call("kubealign_release_host_memory")
+            return
         with _death_reported():
             await self._engine.sleep(level=_SLEEP_LEVEL)
 
     async def resume_memory(self) -> None:
-        with _death_reported():
-            await self._engine.wake_up()
+        # On a CPU memory is allocated where it is written.
+        if not self._on_cpu:
+            with _death_reported():
+                await self._engine.wake_up()
 
     async def close(self) -> None:
         # It waits for the engine's processes.
@@ -143,8 +160,12 @@ def _death_reported() -> Iterator[None]:
         raise ExternalEngineDied(f"vLLM's engine has died: {error}") from error
 
 
-def _start(folder: Path, spec: VllmEngineSpec, context: int, adapter: TargetLayers | None) -> tuple[Any, Any]:
-    """Return a running AsyncLLM and the vllm package; see `VllmExternalEngine.create`."""
+def _start(
+    folder: Path, spec: VllmEngineSpec, context: int, adapter: TargetLayers | None
+) -> tuple[Any, Any, bool]:
+    """Return a running AsyncLLM, the vllm package, and whether the engine runs on a CPU; see
+    `VllmExternalEngine.create`.
+    """
     try:
         import vllm.lora.request
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -162,7 +183,7 @@ def _start(folder: Path, spec: VllmEngineSpec, context: int, adapter: TargetLaye
     except ValueError as error:
         raise PermanentFailure(str(error)) from error
     os.environ.update(library_variables(spec, on_cpu=on_cpu) | os.environ)
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)), vllm
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)), vllm, on_cpu
 
 
 def check_adaptable(adapter: TargetLayers, adaptable: Set[str]) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, IdleMemoryPolicy, VllmEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
+from kubealign_services.generation.external.vllm.extension_names import WORKER_EXTENSION
 
-#: Import path of the class that vLLM mixes into its worker.
-WORKER_EXTENSION = "kubealign_services.generation.external.vllm.worker.VllmWorkerExtension"
 #: Least number of tokens of one pass on a CPU, as vLLM has it.
 _CPU_BATCHED_TOKENS = 2048
 _CPU_CACHE_GIB = 4.0
@@ -59,16 +58,11 @@ def engine_arguments(
     On a CPU each prompt is computed in one pass: of a request with a seed, vLLM takes back the random number
     of an unfinished prompt, which the random source of a CPU cannot do.
 
-    Raises ValueError for an engine that is to release its memory on a CPU, and for an adapter of too large a
-    rank.
+    Raises ValueError for an adapter of too large a rank.
 
     Args:
         adapter: Layers that vLLM adapts itself, with one adapter at a time; None: it applies none.
     """
-    if on_cpu and spec.between_phases is IdleMemoryPolicy.FREED:
-        raise ValueError(
-            "rollout.engine.vllm.betweenPhases is Freed, which vLLM cannot do on a CPU: set it to Resident"
-        )
     cache_gib = _CPU_CACHE_GIB if on_cpu and spec.cache_gib is None else spec.cache_gib
     arguments: dict[str, Any] = {
         "model": str(folder),
@@ -81,7 +75,8 @@ def engine_arguments(
         "pipeline_parallel_size": spec.pipeline_parallel,
         "gpu_memory_utilization": spec.memory_share,
         "kv_cache_memory_bytes": None if cache_gib is None else int(cache_gib * 2**30),
-        "enable_sleep_mode": spec.between_phases is IdleMemoryPolicy.FREED,
+        # vLLM has no sleep mode on a CPU, where the worker's extension releases the memory.
+        "enable_sleep_mode": spec.between_phases is IdleMemoryPolicy.FREED and not on_cpu,
         "enable_prefix_caching": True,
         "generation_config": "vllm",
         # Under the distribution that is sampled from: after temperature, truncation and forbidden end tokens.

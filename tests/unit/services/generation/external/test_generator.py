@@ -41,8 +41,12 @@ async def test_samples_and_their_log_probabilities(tmp_path: Path) -> None:
     assert second.behaviour_logprobs == second.engine_logprobs == [-1.0, -1.0, -1.0]
     (cut, _) = await collected(generator, request(top_p=0.5))
     assert (cut.behaviour_logprobs, cut.engine_logprobs) == ([-0.5] * 3, [-3.0, -4.0, -5.0])
+    (cold, _) = await collected(generator, request(top_p=0.5, temperature=0.5))
+    assert (cold.behaviour_logprobs, cold.engine_logprobs) == ([-0.5] * 3, [-6.0, -8.0, -10.0])
+    (greedy, _) = await collected(generator, request(min_tokens=1, temperature=0))
+    assert (greedy.behaviour_logprobs, greedy.engine_logprobs) == ([0.0] * 3, [-3.0, -4.0, -5.0])
     assert generator.in_flight == 0 and generator.load.running == 0
-    assert generator.load.generated_tokens == 12
+    assert generator.load.generated_tokens == 24
     assert await generator.continuation_logprobs([1], [[4], [5, 6]]) == ([[-4.0], [-5.0, -6.0]], 3)
 
 

@@ -5,21 +5,30 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
 
 from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec
 from kubealign.spec.sections.precision import Precision
-from kubealign_services.generation.contract import EngineLost
+from kubealign_services.generation.contract import EngineLost, RequestRefused
 from kubealign_services.generation.external import generator as external_generator
 from kubealign_services.generation.external.contract import ExternalEngineDied
 from kubealign_services.generation.external.factory import open_external_engine
 from kubealign_services.generation.external.generator import ExternalGenerator
 from support import fake_tensorrt_llm
 from support.engine_contract.every_engine import EngineContract
-from support.engine_contract.generation import CAPACITY, SECONDS, Subject, generated, group, refitted
+from support.engine_contract.generation import (
+    CAPACITY,
+    MANY_KINDS,
+    NARROW_AND_COLD,
+    SECONDS,
+    Subject,
+    generated,
+    group,
+    refitted,
+)
 from support.engine_contract.tiny_model import write_model
 
 pytestmark = [
@@ -50,6 +59,8 @@ def library_engine(generator: ExternalGenerator) -> Any:
 
 
 class TestTensorRTLLM(EngineContract):
+    kinds: ClassVar = [request for request in MANY_KINDS if request is not NARROW_AND_COLD]
+
     @pytest_asyncio.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
         folder = write_model(tmp_path / "model")
@@ -58,6 +69,17 @@ class TestTensorRTLLM(EngineContract):
             yield Subject(generator, folder)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_truncated_sampling_at_other_temperatures_is_refused(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    async with open_external_engine(spec(), folder, tmp_path, False, lambda load: None) as generator:
+        await refitted(Subject(generator, folder), 1)
+        with pytest.raises(RequestRefused, match=r"temperature is 0\.6 together with topK"):
+            await generated(generator, NARROW_AND_COLD)
+        engine: Any = generator._engine
+        with pytest.raises(ValueError, match=r"at temperature 1 only, not at 0\.6"):
+            await engine.score("cold", [1, 2], 0.6)
 
 
 async def test_prefixes_are_dropped_once_a_refit(tmp_path: Path) -> None:

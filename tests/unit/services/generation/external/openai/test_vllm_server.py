@@ -24,6 +24,8 @@ from kubealign_services.generation.external.openai.vllm_server import (
     read_scores,
     reports_sampled_distribution,
     score_request,
+    scored_at_temperature,
+    temperature_probe,
 )
 from kubealign_services.generation.external.weight_files import WeightFiles
 from kubealign_services.runtime.process.failures import PermanentFailure
@@ -53,7 +55,7 @@ def test_requests_state_every_setting() -> None:
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=6))
 def test_scores_belong_to_their_tokens(tokens: list[int]) -> None:
     """The last token, which may not be in the prompt, is the next token's alternative."""
-    body = score_request("m", tokens)
+    body = score_request("m", tokens, 1.0)
     assert body["prompt"] == tokens[:-1] and body["logprob_token_ids"] == [tokens[-1]]
     assert (body["max_tokens"], body["temperature"], body["top_k"], body["top_p"]) == (1, 1.0, 0, 1.0)
     prompt = [None, *({str(token): {"logprob": -float(i)}} for i, token in enumerate(tokens[1:-1], 1))]
@@ -91,6 +93,25 @@ def test_a_sample_has_tokens_and_their_log_probabilities() -> None:
     ):
         with pytest.raises(InvalidAnswer, match=reason):
             read_sample(completion(**fields), 10, 5)
+
+
+def test_prompts_and_the_last_token_are_scored_at_the_temperature() -> None:
+    body = score_request("m", [1, 2, 3], 0.6)
+    assert body["temperature"] == 0.6 and body["vllm_xargs"] == {"kubealign_scoring_temperature": 0.6}
+
+
+@given(st.lists(st.floats(-20, 0), min_size=2, max_size=6))
+def test_the_probe_tells_whether_prompts_are_scored_at_a_temperature(logits: list[float]) -> None:
+    def scores(temperature: float) -> dict[str, Any]:
+        """Logits less a constant, as the log-probabilities are."""
+        entries = {str(i): {"logprob": (logit - 1) / temperature} for i, logit in enumerate(logits)}
+        return {"choices": [{"prompt_logprobs": [None, entries]}]}
+
+    assert temperature_probe("m", 2.0)["vllm_xargs"] == {"kubealign_scoring_temperature": 2.0}
+    spread = max(logits) - min(logits)
+    if spread > 1e-6:
+        assert scored_at_temperature(scores(1), scores(2))
+    assert not scored_at_temperature(scores(1), scores(1))
 
 
 @given(st.floats(-30, 30), st.floats(-30, 30))
@@ -145,6 +166,7 @@ PROBED = completion(
         "token_logprobs": [-0.6931],
         "top_logprobs": [{"token_id:0": -0.6931, "token_id:1": -0.6931}],
     },
+    prompt_logprobs=[None, {"0": {"logprob": -1.0}, "1": {"logprob": -2.0}}],
     finish_reason="length",
 )
 PLAIN_OPENAI = {"choices": [{"index": 0, "text": "!", "logprobs": None, "finish_reason": "length"}]}
@@ -159,6 +181,8 @@ async def test_a_usable_server_is_accepted(tmp_path: Path) -> None:
     async with serving(answering()) as url:
         engine = await create(url, tmp_path)
         await engine.close()
+    # The answer is the same whatever the temperature.
+    assert not engine.scores_at_any_temperature
     assert engine.context == 96 and not await asyncio.to_thread(lambda: list(tmp_path.iterdir()))
 
 
