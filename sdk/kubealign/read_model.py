@@ -117,6 +117,8 @@ class SampleRecord:
     reward: float | None = None
     #: By source; None: the reward does not apply to the sample.
     rewards: dict[str, float | None] = field(default_factory=dict)
+    #: By source: what the reward reports about the response, for those that explain it.
+    explanations: dict[str, str] = field(default_factory=dict)
     weight_version: int = 0
     truncated: bool = False
     group_id: str = ""
@@ -363,6 +365,7 @@ def parse_sample(entry: str, step: int, document: Mapping[str, Any]) -> SampleRe
     """
     tokens = document.get("tokens")
     rewards = document.get("rewards")
+    explanations = document.get("explanations")
     values = document.get("token_values")
     return SampleRecord(
         entry=entry,
@@ -374,6 +377,11 @@ def parse_sample(entry: str, step: int, document: Mapping[str, Any]) -> SampleRe
             name: number
             for name, value in (rewards if isinstance(rewards, dict) else {}).items()
             if (number := parse_number(value)) is not None or value is None
+        },
+        explanations={
+            str(name): text
+            for name, text in (explanations if isinstance(explanations, dict) else {}).items()
+            if isinstance(text, str)
         },
         weight_version=_to_int(parse_number(document.get("weight_version"))),
         truncated=bool(document.get("truncated", False)),

@@ -118,6 +118,7 @@ def sample(step: int, index: int, seed: int = 1, **changes: Any) -> SampleRecord
         "response": "".join(tokens),
         "reward": round(chance.gauss(0.8, 0.5), 3),
         "rewards": {"helpful": round(chance.gauss(0.7, 0.5), 3), "format": 0.9},
+        "explanations": {"format": "2 of 2 tags"},
         "weight_version": step - 1,
         "truncated": index == 3,
         "group_id": f"g{step}-{index}",

@@ -10,8 +10,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Score(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "sample", "digest", "source", "reward", "logprobs", "error", "permanent", "worker", "seconds", "candidates", "candidates_digest", "attributes", "disagreement", "failure")
+    __slots__ = ("fence", "group_id", "attempt", "sample", "digest", "source", "reward", "logprobs", "error", "permanent", "worker", "seconds", "candidates", "candidates_digest", "attributes", "disagreement", "failure", "metrics", "explanation")
     class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +42,8 @@ class Score(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     DISAGREEMENT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -52,7 +61,9 @@ class Score(_message.Message):
     attributes: _containers.ScalarMap[str, float]
     disagreement: float
     failure: str
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., digest: _Optional[str] = ..., source: _Optional[str] = ..., reward: _Optional[float] = ..., logprobs: _Optional[bytes] = ..., error: _Optional[str] = ..., permanent: _Optional[bool] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., candidates: _Optional[bytes] = ..., candidates_digest: _Optional[str] = ..., attributes: _Optional[_Mapping[str, float]] = ..., disagreement: _Optional[float] = ..., failure: _Optional[str] = ...) -> None: ...
+    metrics: _containers.ScalarMap[str, float]
+    explanation: str
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., digest: _Optional[str] = ..., source: _Optional[str] = ..., reward: _Optional[float] = ..., logprobs: _Optional[bytes] = ..., error: _Optional[str] = ..., permanent: _Optional[bool] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., candidates: _Optional[bytes] = ..., candidates_digest: _Optional[str] = ..., attributes: _Optional[_Mapping[str, float]] = ..., disagreement: _Optional[float] = ..., failure: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., explanation: _Optional[str] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("rollouts",)

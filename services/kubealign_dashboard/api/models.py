@@ -153,6 +153,11 @@ class SampleItem(ApiModel):
         description="Reward by source; null: it does not apply to the response.",
         examples=[{"right": 1.0, "style": None}],
     )
+    explanations: dict[str, str] = Field(
+        default_factory=dict,
+        description="By source: what the reward reports about the response.",
+        examples=[{"right": "read 42, which is the answer"}],
+    )
     weight_version: int = Field(
         description="Version of the weights that generated it; -1: the reference's.", examples=[11]
     )

@@ -55,6 +55,7 @@ def sample(record: SampleRecord, *, tokens: bool = True) -> dict[str, Any]:
         "response": record.response,
         "reward": finite(record.reward),
         "rewards": {name: finite(value) for name, value in record.rewards.items()},
+        "explanations": record.explanations,
         "weightVersion": record.weight_version,
         "truncated": record.truncated,
         "groupId": record.group_id,

@@ -8,7 +8,7 @@ with the cause.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.trace import Span
@@ -195,6 +195,11 @@ def empty_score(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scori
 def read_reward(score: scoring_pb2.Score) -> float | None:
     """Return the reward of a score; None where the reward does not apply to the rollout."""
     return score.reward if score.HasField("reward") else None
+
+
+def read_explanations(scores: Iterable[scoring_pb2.Score]) -> dict[str, str]:
+    """Return source -> explanation of the scores of one rollout, for those that have one."""
+    return {score.source: score.explanation for score in scores if score.explanation}
 
 
 def message_id(score: scoring_pb2.Score) -> str:

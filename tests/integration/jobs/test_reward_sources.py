@@ -30,7 +30,7 @@ ALGORITHM: dict[str, Any] = {
 FUNCTION = """
 import json
 
-def reward(prompts, responses, source):
+async def reward(prompts, responses, source):
     with open({log!r}, "a") as file:
         file.writelines(json.dumps(name) + "\\n" for name in source)
     return [{score} for prompt, response in zip(prompts, responses)]
@@ -45,9 +45,12 @@ def style(prompt: str, response: str) -> float | None:
     return None if prompt < "pe" else response.count("a") / 2
 
 
+#: Result with the number of letters as a metric and in the explanation.
+EXPLAINED = """{"reward": (letters := len(set(response))) - 1.5, "metrics": {"letters": letters},
+    "explanation": f"{letters} letters"}"""
 #: Reward -> its source, its function, and the function's expression; style does not apply to all poems.
 SCORES = {
-    "exact": ("sums", exact, "len(set(response)) - 1.5"),
+    "exact": ("sums", exact, EXPLAINED),
     "style": ("poems", style, 'None if prompt < "pe" else response.count("a") / 2'),
 }
 
@@ -129,6 +132,8 @@ def test_each_reward_scores_the_samples_of_its_source(tmp_path: Path) -> None:
             known = [score for score in column if score is not None]
             counts[name].append(len(known))
             expected = {"mean": fmean(known), "std": pstdev(known)} if known else {}
+            if name == "exact":
+                expected["letters"] = fmean(known) + 1.5
             actual = {key: value for key, value in steps[step].items() if key.startswith(f"reward/{name}/")}
             assert actual == pytest.approx({f"reward/{name}/{key}": value for key, value in expected.items()})
             totals = [total + 2.0 * (score or 0.0) for total, score in zip(totals, column, strict=True)]
@@ -150,6 +155,10 @@ def test_each_reward_scores_the_samples_of_its_source(tmp_path: Path) -> None:
         parse_sample("", 0, json.loads(line)) for line in (folder / "samples.jsonl").read_text().splitlines()
     ]
     assert all(None in sample.rewards.values() and len(sample.rewards) == 2 for sample in shown)
+    for sample in shown:
+        exact_score = sample.rewards["exact"]
+        explanation = {} if exact_score is None else {"exact": f"{exact_score + 1.5:.0f} letters"}
+        assert sample.explanations == explanation
     assert steps[1]["reward/unrewarded_share"] == 0.5
     logs = "".join(path.read_text() for path in (folder / "logs").iterdir())
     assert logs.count("no reward applies to a sample") == 1

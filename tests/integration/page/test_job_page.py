@@ -109,6 +109,7 @@ def test_navigation_from_curve_to_step_to_sample_to_token(
     panel.get_by_role("button", name="Next sample").click()
     expect(panel.get_by_role("article")).to_contain_text("Sample 2 of 4")
     expect(panel.get_by_role("article")).to_contain_text("Weight version34")
+    expect(panel.locator(".explanation")).to_have_text("2 of 2 tags")
 
     tokens = panel.locator(".token")
     tokens.nth(2).hover()

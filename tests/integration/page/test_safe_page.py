@@ -21,7 +21,7 @@ def test_markup_is_shown_and_never_run(site: MemoryBackend, view: View) -> None:
     )
     values = {"kl": (0.1, 0.2)}
     marked = SampleRecord("", 4, MARKUP, MARKUP, 9.0, {MARKUP: 1.0}, group_id=MARKUP, purpose=MARKUP,
-                    tokens=(MARKUP, "!"), token_values=values)  # fmt: skip
+                    tokens=(MARKUP, "!"), token_values=values, explanations={MARKUP: MARKUP})  # fmt: skip
     site.sample(ref, marked)
     site.log(ref, "driver", MARKUP, f'{{"message": "{MARKUP.replace(chr(34), chr(39))}"}}')
     site.say(ref, "rollout-0", last_error=MARKUP)
@@ -37,6 +37,7 @@ def test_markup_is_shown_and_never_run(site: MemoryBackend, view: View) -> None:
     view.open(f"{_ADDRESS}?tab=samples")
     expect(page.locator(".sample .prompt")).to_have_text(MARKUP)
     expect(page.locator(".sample .tokens")).to_contain_text(MARKUP)
+    expect(page.locator(".sample .explanation")).to_have_text(MARKUP)
     page.locator(".token").first.hover()
     expect(page.locator(".reading")).to_contain_text("<img src=x")
     for tab, selector in (("roles", ".roles"), ("logs", ".logs"), ("spec", ".yaml"), ("events", ".events")):

@@ -21,6 +21,8 @@ from kubealign_services.scoring.functions.function_reward import (
     RewardMissing,
     RewardRaised,
 )
+from kubealign_services.scoring.functions.results import RewardResult
+from support.reward_results import scored
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -62,18 +64,34 @@ def reward(prompts, responses, **columns):
     return [float(r == a) for r, a in zip(responses, columns["answer"])]
 """
     async with make(source) as function:
-        assert await function.score(["p", "q"], ["7", "é\n"], {"answer": ["7", "e"]}) == [1.0, 0.0]
-        assert await function.score(["p"], ["x"], {"answer": ["x"]}) == [1.0]
+        assert await scored(function, ["p", "q"], ["7", "é\n"], {"answer": ["7", "e"]}) == [1.0, 0.0]
+        assert await scored(function, ["p"], ["x"], {"answer": ["x"]}) == [1.0]
     printed = [record.getMessage() for record in caplog.records if "printed" in record.getMessage()]
     assert any("to standard output" in line and "helpful" in line for line in printed)
     assert any("and past Python" in line for line in printed)
+
+
+async def test_a_coroutine_function_with_metrics_and_explanations(make: Make) -> None:
+    source = """
+import asyncio
+async def one(response):
+    await asyncio.sleep(0.2)
+    return {"reward": None, "metrics": {"length": len(response)}, "explanation": "\\u00e9" + response}
+async def reward(prompts, responses):
+    # Each of them after the other would take longer than the timeout.
+    return await asyncio.gather(*map(one, responses))
+"""
+    async with make(source, timeout=5) as function:
+        responses = [str(i) for i in range(64)]
+        results = await function.score(["p"] * 64, responses, {})
+    assert results == [RewardResult(None, {"length": len(text)}, f"é{text}") for text in responses]
 
 
 async def test_large_requests_and_many_callers(make: Make) -> None:
     async with make("def reward(prompts, responses): return [len(r) for r in responses]") as function:
         sizes = [[1000 * i + j for j in range(300)] for i in range(5)]
         answers = await asyncio.gather(
-            *(function.score([""] * 300, ["x" * size for size in part], {}) for part in sizes)
+            *(scored(function, [""] * 300, ["x" * size for size in part], {}) for part in sizes)
         )
     assert answers == sizes
 
@@ -82,11 +100,11 @@ async def test_raised_error_is_not_permanent_and_the_next_call_works(make: Make)
     source = "def reward(prompts, responses):\n    return [int(r) for r in responses]\n"
     async with make(source) as function:
         with pytest.raises(RewardRaised) as caught:
-            await function.score(["p"], ["seven"], {})
+            await scored(function, ["p"], ["seven"], {})
         assert not caught.value.permanent
         for part in ("reward helpful", "given.py", "ValueError", "return [int(r) for r in responses]"):
             assert part in str(caught.value)
-        assert await function.score(["p"], ["7"], {}) == [7.0]
+        assert await scored(function, ["p"], ["7"], {}) == [7.0]
 
 
 async def test_crash_is_reported_and_the_process_restarts(make: Make) -> None:
@@ -102,10 +120,10 @@ def reward(prompts, responses):
 """
     async with make(source) as function:
         with pytest.raises(RewardRaised, match="signal SIGSEGV"):
-            await function.score(["p"], ["crash"], {})
+            await scored(function, ["p"], ["crash"], {})
         with pytest.raises(RewardRaised, match="exit code 5"):
-            await function.score(["p"], ["leave"], {})
-        assert await function.score(["p"], ["fine"], {}) == [1.0]
+            await scored(function, ["p"], ["leave"], {})
+        assert await scored(function, ["p"], ["fine"], {}) == [1.0]
 
 
 async def test_hanging_function_is_killed_with_its_descendants(make: Make, tmp_path: Path) -> None:
@@ -119,7 +137,7 @@ def reward(prompts, responses):
     function = make(source, timeout=2)
     async with function:
         with pytest.raises(RewardHung, match=r"did not answer within 2 s") as caught:
-            await function.score(["p"], ["r"], {})
+            await scored(function, ["p"], ["r"], {})
         assert not caught.value.permanent
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
@@ -169,10 +187,10 @@ async def test_no_helper_outlives_the_function(make: Make, tmp_path: Path, name:
         async with asyncio.timeout(30):
             async with function:
                 if name == "returns":
-                    assert await function.score(["p"], ["r"], {}) == [1.0]
+                    assert await scored(function, ["p"], ["r"], {}) == [1.0]
                 else:
                     with pytest.raises(RewardRaised if name == "crashes" else RewardHung):
-                        await function.score(["p"], ["r"], {})
+                        await scored(function, ["p"], ["r"], {})
         for pid in pids.read_text().split():
             wait_until_gone(int(pid), seconds=5)
     finally:
@@ -195,7 +213,7 @@ async def test_a_helper_that_the_supervisor_cannot_kill_does_not_hold_up_the_cal
     try:
         async with asyncio.timeout(30), make(source, timeout=2, name="stops") as function:
             with pytest.raises(RewardHung):
-                await function.score(["p"], ["r"], {})
+                await scored(function, ["p"], ["r"], {})
     finally:
         for pid in pids.read_text().split():
             with contextlib.suppress(ProcessLookupError):
@@ -216,17 +234,17 @@ def reward_of_secrets(prompts, responses):
     return [float(sum(b"reward_of_secrets" in text or b"given.py" in text for text in read))]
 """
     async with make(source, name="reward_of_secrets") as function:
-        assert await function.score(["p"], ["r"], {}) == [0.0]
+        assert await scored(function, ["p"], ["r"], {}) == [0.0]
 
 
 async def test_a_wrong_length_is_permanent(make: Make) -> None:
     async with make("def reward(prompts, responses): return [1.0]") as function:
         with pytest.raises(BadReward, match="returned 1 rewards for 2 responses") as caught:
-            await function.score(["p", "q"], ["r", "s"], {})
+            await scored(function, ["p", "q"], ["r", "s"], {})
         assert caught.value.permanent
     async with make("async def reward(prompts, responses): return [1.0]") as function:
         with pytest.raises(BadReward, match="not a list"):
-            await function.score(["p"], ["r"], {})
+            await scored(function, ["p"], ["r"], {})
 
 
 async def test_missing_functions_are_reported_at_start(make: Make) -> None:
@@ -247,10 +265,10 @@ def reward(prompts, responses):
     return [len(responses[0])]
 """
     async with make(source) as function:
-        assert await function.score(["0"], ["a"], {}) == [1.0]
+        assert await scored(function, ["0"], ["a"], {}) == [1.0]
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(function.score(["600"], ["bb"], {}), 1)
-        assert await function.score(["0"], ["ccc"], {}) == [3.0]
+            await asyncio.wait_for(scored(function, ["600"], ["bb"], {}), 1)
+        assert await scored(function, ["0"], ["ccc"], {}) == [3.0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal on the parent's death is Linux's")

@@ -10,8 +10,8 @@ from kubealign.read_model import SampleRecord
 
 
 def sample_view(sample: SampleRecord) -> RenderableType:
-    """Return step and reward, prompt and response, and the rewards by source if there are several or one does
-    not apply.
+    """Return step and reward, prompt and response, the explanations of rewards, and the rewards by source if
+    there are several or one does not apply.
     """
     head = Text.assemble((f"step {sample.step}", "bold"))
     if sample.reward is not None:
@@ -33,6 +33,8 @@ def sample_view(sample: SampleRecord) -> RenderableType:
     texts.add_column(overflow="fold")
     texts.add_row("  prompt", Text(escape_control(sample.prompt)))
     texts.add_row("  response", Text(escape_control(sample.response), style="bold"))
+    for name, text in sample.explanations.items():
+        texts.add_row(f"  {escape_control(name)}", Text(escape_control(text)))
     return Group(head, texts, Text())
 
 

@@ -86,10 +86,12 @@ class ConfigMapFunction(SpecModel):
 
 
 class RewardFunction(SpecUnion):
-    """A Python function `f(prompts, responses, **columns) -> list of numbers`, with one number per response.
+    """A Python function `f(prompts, responses, **columns)`, plain or async, that returns a list with one
+    result per response.
 
-    None in place of a number: the function does not apply to that response. The keyword arguments are the
-    columns of the data set.
+    A result is a number, None where the function does not apply to the response, or an object with `reward`
+    (a number or None), `metrics` (numbers by name) and `explanation` (a text), of which the last two may be
+    missing. The keyword arguments are the columns of the data set.
     """
 
     module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(

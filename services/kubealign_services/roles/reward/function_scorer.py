@@ -15,6 +15,7 @@ from kubealign_services.runtime.rpc.errors import InvalidRequest
 from kubealign_services.scoring.functions.batching import BatchedFunction
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError, RewardHung
 from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
+from kubealign_services.scoring.functions.results import MAX_EXPLANATION, RewardResult
 from kubealign_services.scoring.row_context import read_row_context
 from kubealign_services.scoring.worker import MAX_PULL_COUNT, empty_score
 
@@ -47,7 +48,7 @@ class FunctionScorer:
         self._policy = policy
         self._on_failure = on_failure
         self._adds_response_length = adds_response_length
-        self._batched = BatchedFunction(self._rewards, MAX_PULL_COUNT, policy is RewardErrorPolicy.RETRY)
+        self._batched = BatchedFunction(self._results, MAX_PULL_COUNT, policy is RewardErrorPolicy.RETRY)
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         """Return one score per rollout, in order."""
@@ -56,8 +57,8 @@ class FunctionScorer:
         for score, outcome in zip(scores, await self._batched.outcomes(rollouts), strict=True):
             if isinstance(outcome, RewardError):
                 self._fail(score, outcome)
-            elif outcome is not None:
-                score.reward = outcome
+            else:
+                _set_result(score, outcome)
             score.seconds = (time.monotonic() - started_at) / len(scores)
         return scores
 
@@ -74,10 +75,11 @@ class FunctionScorer:
             return
         log.warning("a reward function failed", extra={"sample": sample, "cause": str(error)})
         score.failure = kind
+        score.explanation = str(error)[:MAX_EXPLANATION]
         if self._policy is RewardErrorPolicy.ZERO:
             score.reward = 0.0
 
-    async def _rewards(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[float | None]:
+    async def _results(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[RewardResult]:
         contexts = [read_row_context(rollout) for rollout in rollouts]
         columns = transpose([context["columns"] for context in contexts])
         if self._adds_response_length:
@@ -87,6 +89,13 @@ class FunctionScorer:
             responses=[rollout.response for rollout in rollouts],
             columns=columns,
         )
+
+
+def _set_result(score: scoring_pb2.Score, result: RewardResult) -> None:
+    if result.reward is not None:
+        score.reward = result.reward
+    score.metrics.update(result.metrics)
+    score.explanation = result.explanation
 
 
 def _response_length(rollout: rollout_pb2.Rollout) -> int:

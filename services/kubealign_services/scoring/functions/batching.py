@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from kubealign_services.scoring.functions.errors import RewardError, RewardHung
+from kubealign_services.scoring.functions.results import RewardResult
 
 #: A hang is a property of the function, and not of a sample, after this many samples in a row.
 MAX_CONSECUTIVE_HANGS = 3
@@ -15,8 +16,8 @@ _CALLS_BEFORE_GROWTH = 16
 
 T = TypeVar("T")
 
-#: Reward of a sample, None where the function does not apply to it, or the error of the sample.
-Outcome = float | None | RewardError
+#: Result of a sample, or its error.
+Outcome = RewardResult | RewardError
 
 
 class BatchedFunction(Generic[T]):
@@ -27,7 +28,7 @@ class BatchedFunction(Generic[T]):
     batch was merely too large, and later ones are smaller.
 
     Args:
-        call: Returns one reward per sample. Raises RewardError.
+        call: Returns one result per sample. Raises RewardError.
         most_samples: Most samples in a call.
         reports_errors: The driver requests the prompt of a failed sample again. The function is then called
             a second time on a sample that hangs, but not on one for which it raises; after
@@ -36,7 +37,7 @@ class BatchedFunction(Generic[T]):
 
     def __init__(
         self,
-        call: Callable[[Sequence[T]], Awaitable[list[float | None]]],
+        call: Callable[[Sequence[T]], Awaitable[list[RewardResult]]],
         most_samples: int,
         reports_errors: bool,
     ) -> None:
@@ -79,14 +80,14 @@ class BatchedFunction(Generic[T]):
 
     async def _call_once(self, samples: Sequence[T]) -> list[Outcome]:
         """Call the function; let the batches grow again after enough calls in time."""
-        rewards = await self._call(samples)
+        results = await self._call(samples)
         self._consecutive_hangs = 0
         if len(samples) == self._batch_size < self._most_samples:
             self._full_calls += 1
             if self._full_calls == _CALLS_BEFORE_GROWTH:
                 self._full_calls = 0
                 self._batch_size = min(2 * self._batch_size, self._most_samples)
-        return list(rewards)
+        return list(results)
 
     async def _call_again(self, sample: T, error: RewardError) -> Outcome:
         """Return the outcome of a second call on a sample for which the function failed."""

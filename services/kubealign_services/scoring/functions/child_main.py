@@ -11,19 +11,19 @@ The function runs in a child of this process, its supervisor, which ends with ev
 has started.
 """
 
+import asyncio
 import functools
 import importlib
 import importlib.util
 import inspect
 import json
-import math
 import os
 import queue
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -31,6 +31,12 @@ from typing import Any, BinaryIO
 from kubealign.local.processes.parent_death import die_with_parent
 from kubealign_services.runtime.process.reaper import run_and_kill_descendants
 from kubealign_services.scoring.functions.protocol import FunctionFailure
+from kubealign_services.scoring.functions.results import (
+    InvalidResult,
+    RewardResult,
+    check_results,
+    describe_value,
+)
 
 
 class FunctionError(Exception):
@@ -56,7 +62,7 @@ def _serve() -> int:
     except FunctionError as refusal:
         _reply(replies, {"error": refusal.kind, "message": str(refusal)})
         return 1
-    _reply(replies, {"rewards": []})
+    _reply(replies, {"results": []})
     while True:
         request = json.loads(lines.get())
         try:
@@ -70,7 +76,8 @@ def handle_request(function: Callable[..., Any], request: dict[str, Any]) -> dic
     """Return the reply to a request for rewards or to a tool call. Raises FunctionError."""
     if "argument" in request:
         return {"answer": call_tool(function, request["argument"])}
-    return {"rewards": call_reward(function, request["prompts"], request["responses"], request["columns"])}
+    results = call_reward(function, request["prompts"], request["responses"], request["columns"])
+    return {"results": [result.to_json() for result in results]}
 
 
 def load_function(named: dict[str, Any]) -> Callable[..., Any]:
@@ -128,18 +135,33 @@ def _load_verifier(document: dict[str, Any]) -> Callable[..., Any]:
 
 def call_reward(
     function: Callable[..., Any], prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
-) -> list[float | None]:
-    """Return one finite number per response, or None where the function does not apply to it.
+) -> list[RewardResult]:
+    """Return one result per response. A coroutine is run to its end.
 
     Raises FunctionError where the function raises or returns anything else.
     """
     accepted = _accepted_columns(function, columns)
     try:
-        result = function(prompts, responses, **accepted)
+        returned = function(prompts, responses, **accepted)
+        if inspect.isawaitable(returned):
+            returned = _event_loop().run(_result_of(returned))
     except (Exception, SystemExit) as error:
         count = f"{len(responses)} response{'s' if len(responses) != 1 else ''}"
         raise FunctionError(FunctionFailure.RAISED, f"raised on {count}: {_describe_error(error)}") from error
-    return _check_rewards(result, len(responses))
+    try:
+        return check_results(returned, len(responses))
+    except InvalidResult as error:
+        raise FunctionError(FunctionFailure.BAD, str(error)) from error
+
+
+@functools.cache
+def _event_loop() -> asyncio.Runner:
+    """Return the event loop of all calls: clients that a coroutine function keeps belong to one loop."""
+    return asyncio.Runner()
+
+
+async def _result_of(returned: Awaitable[Any]) -> Any:
+    return await returned
 
 
 def call_tool(function: Callable[..., Any], argument: str) -> str:
@@ -152,7 +174,7 @@ def call_tool(function: Callable[..., Any], argument: str) -> str:
     except (Exception, SystemExit) as error:
         raise FunctionError(FunctionFailure.RAISED, f"raised: {_describe_error(error)}") from error
     if isinstance(result, bool) or not isinstance(result, str | int | float):
-        raise FunctionError(FunctionFailure.BAD, f"returned {_describe_value(result)}, not text or a number")
+        raise FunctionError(FunctionFailure.BAD, f"returned {describe_value(result)}, not text or a number")
     return str(result)
 
 
@@ -188,42 +210,6 @@ def _accepted_columns(function: Callable[..., Any], columns: dict[str, list[Any]
     return {p.name: columns[p.name] for p in needed if p.name in columns}
 
 
-def _check_rewards(result: Any, count: int) -> list[float | None]:
-    if hasattr(result, "tolist"):
-        result = result.tolist()
-    if not isinstance(result, list | tuple):
-        raise FunctionError(
-            FunctionFailure.BAD, f"returned {_describe_value(result)}, not a list of {count} numbers"
-        )
-    if len(result) != count:
-        raise FunctionError(FunctionFailure.BAD, f"returned {len(result)} rewards for {count} responses")
-    return [None if value is None else _check_number(value, index) for index, value in enumerate(result)]
-
-
-def _check_number(value: Any, index: int) -> float:
-    if hasattr(value, "item"):
-        try:
-            value = value.item()
-        except (ValueError, RuntimeError) as error:
-            raise FunctionError(
-                FunctionFailure.BAD, f"returned {_describe_value(value)} for response {index}: not one number"
-            ) from error
-    if not isinstance(value, int | float):
-        raise FunctionError(
-            FunctionFailure.BAD,
-            f"returned {_describe_value(value)} for response {index}, not a number or None",
-        )
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise FunctionError(
-            FunctionFailure.BAD, f"returned {number} for response {index}; a reward is a finite number"
-        )
-    return number
-
-
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
@@ -256,11 +242,6 @@ def _describe_error(error: BaseException) -> str:
         else ""
     )
     return f"{type(error).__name__}: {error}{location}"
-
-
-def _describe_value(value: Any) -> str:
-    shown = repr(value)
-    return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"
 
 
 def _reply(replies: BinaryIO, message: dict[str, Any]) -> None:

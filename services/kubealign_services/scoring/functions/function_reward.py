@@ -14,6 +14,7 @@ from kubealign_services.scoring.functions.errors import (
     RewardRaised,
 )
 from kubealign_services.scoring.functions.function_process import FunctionProcess, function_target
+from kubealign_services.scoring.functions.results import RewardResult
 
 __all__ = ["BadReward", "FunctionReward", "RewardError", "RewardHung", "RewardMissing", "RewardRaised"]
 
@@ -37,8 +38,8 @@ class FunctionReward(FunctionProcess):
 
     async def score(
         self, prompts: Sequence[str], responses: Sequence[str], columns: dict[str, list[Any]]
-    ) -> list[float | None]:
-        """Return one finite number per response, or None where the function does not apply to it.
+    ) -> list[RewardResult]:
+        """Return one result per response.
 
         Args:
             columns: Name -> one JSON value per response.
@@ -51,5 +52,4 @@ class FunctionReward(FunctionProcess):
         reply = await self.request(
             {"prompts": list(prompts), "responses": list(responses), "columns": columns}
         )
-        rewards: list[float | None] = reply["rewards"]
-        return rewards
+        return [RewardResult.from_json(result) for result in reply["results"]]

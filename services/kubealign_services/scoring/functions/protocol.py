@@ -4,8 +4,8 @@ First line to the child: the function, as {"module": "package.module:name"}, {"f
 {"plugin": NAME, "parameters": OBJECT} or {"verifier": OBJECT of the spec}.
 Requests: {"prompts": [text], "responses": [text], "columns": {name: [value]}}; for a tool {"argument":
 text}.
-Replies: {"rewards": [number or null]}, {"answer": text}, or {"error": KIND, "message": text}; the first
-line is the reply to the start.
+Replies: {"results": [result]}, each as in `RewardResult.to_json`, {"answer": text}, or {"error": KIND,
+"message": text}; the first line is the reply to the start.
 """
 
 from enum import StrEnum

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
+from kubealign_services.scoring.functions.results import RewardResult
 
 
 class UnusableRow(ValueError):
@@ -13,8 +14,8 @@ class UnusableRow(ValueError):
 class Verifier(Protocol):
     """A rule that scores one response."""
 
-    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
-        """Return the reward; None where the rule does not apply to the row.
+    def score(self, response: str, row: Mapping[str, Any]) -> RewardResult:
+        """Return the reward, None where the rule does not apply to the row, and what the rule has read.
 
         Raises UnusableRow.
 
@@ -36,8 +37,8 @@ class VerifierFunction:
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], **columns: Sequence[Any]
-    ) -> list[float | None]:
-        """Return one reward per response. Raises UnusableRow, also where a column is missing."""
+    ) -> list[RewardResult]:
+        """Return one result per response. Raises UnusableRow, also where a column is missing."""
         missing = sorted(self._columns - columns.keys())
         if missing:
             present = ", ".join(sorted(columns.keys() - {RESPONSE_LENGTH})) or "none"

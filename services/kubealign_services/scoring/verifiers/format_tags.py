@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.sections.verifiers import FormatTagsVerifier
+from kubealign_services.scoring.functions.results import RewardResult
 
 
 class FormatTags:
@@ -16,8 +17,11 @@ class FormatTags:
         sections = (rf"<{re.escape(tag)}>.*?</{re.escape(tag)}>\s*" for tag in spec.tags)
         self._form = re.compile(r"\s*" + "".join(sections), re.DOTALL)
 
-    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
-        once = sum(response.count(mark) == 1 for mark in self._marks)
-        if self._partial:
-            return once / len(self._marks)
-        return float(once == len(self._marks) and self._form.fullmatch(response) is not None)
+    def score(self, response: str, row: Mapping[str, Any]) -> RewardResult:
+        wrong = [mark for mark in self._marks if response.count(mark) != 1]
+        ordered = not wrong and self._form.fullmatch(response) is not None
+        explanation = "" if ordered else "text outside the sections, or their order is wrong"
+        if wrong:
+            explanation = f"not exactly once: {', '.join(wrong)}"
+        share = (len(self._marks) - len(wrong)) / len(self._marks)
+        return RewardResult(share if self._partial else float(ordered), explanation=explanation)

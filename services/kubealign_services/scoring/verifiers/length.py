@@ -6,6 +6,7 @@ from typing import Any
 
 from kubealign.spec.sections.verifiers import CosineLength, LengthVerifier, LinearLength
 from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
+from kubealign_services.scoring.functions.results import RewardResult
 from kubealign_services.scoring.verifiers.contract import Verifier
 
 
@@ -22,10 +23,12 @@ class LinearReward:
     def __init__(self, spec: LinearLength) -> None:
         self._spec = spec
 
-    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+    def score(self, response: str, row: Mapping[str, Any]) -> RewardResult:
         full, zero = self._spec.full_tokens, self._spec.zero_tokens
         tokens: int = row[RESPONSE_LENGTH]
-        return min(1.0, max(0.0, (zero - tokens) / (zero - full)))
+        return RewardResult(
+            min(1.0, max(0.0, (zero - tokens) / (zero - full))), explanation=f"{tokens} tokens"
+        )
 
 
 class CosineReward:
@@ -38,12 +41,14 @@ class CosineReward:
         self._spec = spec
         self._math = MathAnswer(spec.math)
 
-    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
-        right = self._math.is_right(response, row)
-        if right is None:
-            return None
+    def score(self, response: str, row: Mapping[str, Any]) -> RewardResult:
+        verdict = self._math.score(response, row)
+        if verdict.reward is None:
+            return verdict
+        explanation = f"{row[RESPONSE_LENGTH]} tokens; {verdict.explanation}"
         share = row[RESPONSE_LENGTH] / self._spec.max_tokens
         if share >= 1:
-            return self._spec.exceeded
-        ends = self._spec.correct if right else self._spec.wrong
-        return ends.longest + (ends.shortest - ends.longest) * (1 + math.cos(math.pi * share)) / 2
+            return RewardResult(self._spec.exceeded, explanation=explanation)
+        ends = self._spec.correct if verdict.reward else self._spec.wrong
+        reward = ends.longest + (ends.shortest - ends.longest) * (1 + math.cos(math.pi * share)) / 2
+        return RewardResult(reward, explanation=explanation)

@@ -10,6 +10,7 @@ from typing import Any
 from math_verify import parse, verify
 
 from kubealign.spec.sections.verifiers import MathExtraction, MathVerifier
+from kubealign_services.scoring.functions.results import RewardResult
 from kubealign_services.scoring.verifiers.contract import UnusableRow
 
 #: Seconds for reading a response, and for one comparison; an answer that takes longer is wrong.
@@ -31,28 +32,22 @@ class MathAnswer:
         # The first use loads the grammar, which must not count as the time of a response.
         verify(_parse_expected("1", spec.answer_column), parse("$1$", parsing_timeout=_EXPECTED_SECONDS))
 
-    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
-        right = self.is_right(response, row)
-        return None if right is None else float(right)
-
-    def is_right(self, response: str, row: Mapping[str, Any]) -> bool | None:
-        """Return whether the answer is right; None where the row has none.
-
-        Raises UnusableRow where the row's answer cannot be read.
-        """
+    def score(self, response: str, row: Mapping[str, Any]) -> RewardResult:
+        """Raises UnusableRow where the row's answer cannot be read."""
         answer = row[self._spec.answer_column]
         if answer is None:
-            return None
+            return RewardResult(None)
         expected = _parse_expected(answer, self._spec.answer_column)
         if self._spec.extract is MathExtraction.BOXED:
             content = last_box(response)
             if content is None:
-                return False
+                return RewardResult(0.0, explanation="nothing in a \\boxed{}")
             response = f"${content}$"
         actual = parse(response, parsing_timeout=_PARSE_SECONDS)
-        return bool(
-            verify(expected, actual, float_rounding=self._spec.decimals, timeout_seconds=_COMPARE_SECONDS)
-        )
+        right = verify(expected, actual, float_rounding=self._spec.decimals, timeout_seconds=_COMPARE_SECONDS)
+        # The last form is the text that was read.
+        read = f"read {actual[-1]}" if actual else "read no answer"
+        return RewardResult(float(right), explanation=f"{read}; the answer is {expected[-1]}")
 
 
 def last_box(text: str) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.sections.verifiers import MultipleChoiceVerifier
+from kubealign_services.scoring.functions.results import RewardResult
 from kubealign_services.scoring.verifiers.contract import UnusableRow
 
 
@@ -23,16 +24,19 @@ class MultipleChoice:
             re.compile(rf"^\s*{marked}[*_)\].]*\s*\Z", re.MULTILINE),
         )
 
-    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+    def score(self, response: str, row: Mapping[str, Any]) -> RewardResult:
         answer = row[self._column]
         if answer is None:
-            return None
+            return RewardResult(None)
         letter = str(answer).strip().strip("().").upper()
         if len(letter) != 1 or letter not in self._choices:
             raise UnusableRow(
                 f"{self._column} is {str(answer)[:200]!r}; it must be one of {', '.join(self._choices)}"
             )
-        return float(self.choice(response) == letter)
+        choice = self.choice(response)
+        return RewardResult(
+            float(choice == letter), explanation=f"chose {choice or 'no letter'}; the answer is {letter}"
+        )
 
     def choice(self, response: str) -> str | None:
         """Return the letter that the response chooses; None where it chooses none."""

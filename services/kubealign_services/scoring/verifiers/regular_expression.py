@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.sections.verifiers import RegexVerifier
+from kubealign_services.scoring.functions.results import RewardResult
 
 _ANSWER_GROUP = "answer"
 
@@ -17,14 +18,17 @@ class RegexMatch:
         self._full = spec.full_match
         self._column = spec.answer_column
 
-    def score(self, response: str, row: Mapping[str, Any]) -> float | None:
+    def score(self, response: str, row: Mapping[str, Any]) -> RewardResult:
         expected = None if self._column is None else row[self._column]
         if self._column is not None and expected is None:
-            return None
+            return RewardResult(None)
         match = self._last_match(response)
         if match is None:
-            return 0.0
-        return 1.0 if self._column is None else float(_answer_of(match).strip() == str(expected).strip())
+            return RewardResult(0.0, explanation="no match")
+        if self._column is None:
+            return RewardResult(1.0, explanation=f"matched {match[0]!r}")
+        answer, right = _answer_of(match).strip(), str(expected).strip()
+        return RewardResult(float(answer == right), explanation=f"read {answer!r}; the answer is {right!r}")
 
     def _last_match(self, response: str) -> re.Match[str] | None:
         if self._full:

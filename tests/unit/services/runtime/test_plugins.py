@@ -18,12 +18,14 @@ from kubealign_services.telemetry.trackers.plugin import (
     check_parameters,
     make_plugin_tracker,
 )
+from support.reward_results import rewards
 
 Install = Callable[[str, dict[str, str]], None]
 
 ALGORITHM = """
 from pydantic import BaseModel, Field
 from kubealign_services.algorithms.offline.sft import SFTAlgorithm
+from support.reward_results import rewards
 
 class Parameters(BaseModel, extra="forbid"):
     share: float = Field(0.5, le=1)
@@ -134,15 +136,17 @@ def reward(name: str, **parameters: Any) -> Callable[..., Any]:
 
 def test_class_is_created_with_the_parameters(install: Install) -> None:
     install(REWARDS, POINTS)
-    assert call_reward(reward("scaled", scale=3.0), *ASKED, {"answer": ["aab", "x"]}) == [3.0, 0.0]
-    assert call_reward(reward("scaled"), *ASKED, {"answer": ["x", "bb"]}) == [0.0, 1.0]
+    tripled = call_reward(reward("scaled", scale=3.0), *ASKED, {"answer": ["aab", "x"]})
+    assert rewards(tripled) == [3.0, 0.0]
+    assert rewards(call_reward(reward("scaled"), *ASKED, {"answer": ["x", "bb"]})) == [0.0, 1.0]
 
 
 def test_function_gets_parameters_and_columns(install: Install) -> None:
     install(REWARDS, POINTS)
-    assert call_reward(reward("counted"), *ASKED, {"answer": [1, 2]}) == [2.0, 0.0]
+    assert rewards(call_reward(reward("counted"), *ASKED, {"answer": [1, 2]})) == [2.0, 0.0]
     # A parameter stands for the column of its name.
-    assert call_reward(reward("counted", letter="b"), *ASKED, {"letter": ["a", "a"]}) == [1.0, 2.0]
+    counted = call_reward(reward("counted", letter="b"), *ASKED, {"letter": ["a", "a"]})
+    assert rewards(counted) == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(

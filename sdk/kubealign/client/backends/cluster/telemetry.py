@@ -192,6 +192,7 @@ def _to_sample(item: Json) -> SampleRecord:
             str(name): None if value is None else float(value)
             for name, value in (item.get("rewards") or {}).items()
         },
+        explanations={str(name): str(text) for name, text in (item.get("explanations") or {}).items()},
         weight_version=int(item.get("weightVersion") or 0),
         truncated=bool(item.get("truncated")),
         group_id=str(item.get("groupId") or ""),

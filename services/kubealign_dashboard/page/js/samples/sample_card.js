@@ -12,7 +12,12 @@ export function sampleCard(sample, heading) {
   return h("article", { class: "sample", "aria-label": heading },
     h("h3", {}, heading, tags(sample)), facts(sample),
     h("h4", {}, "Prompt"), h("pre", { class: "text prompt" }, sample.prompt),
-    h("h4", {}, "Response"), tokenText(sample));
+    h("h4", {}, "Response"), tokenText(sample), explanations(sample));
+}
+
+function explanations(sample) {
+  return Object.entries(sample.explanations ?? {}).flatMap(([name, text]) =>
+    [h("h4", {}, `Reward ${name}`), h("pre", { class: "text explanation" }, text)]);
 }
 
 function facts(sample) {

@@ -18,12 +18,12 @@ from kubealign_services.data.rows.messages import message_text
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer, ScoringContext
-from kubealign_services.roles.driver.metrics.batch_metrics import reward_model_metrics
+from kubealign_services.roles.driver.metrics.batch_metrics import score_detail_metrics
 from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context
 from kubealign_services.scoring.combination import combine_rewards
-from kubealign_services.scoring.worker import read_reward
+from kubealign_services.scoring.worker import read_explanations, read_reward
 
 _RESERVED_COLUMNS = ("prompt", "response", "messages")
 #: Source -> score of a row.
@@ -56,8 +56,8 @@ class RowAnnotator:
         with step.phase("score"):
             scores = await self.scores.score_all(batch, contexts)
         step.sample_texts = {
-            name: SampleText(row.prompt_text, text)
-            for name, row, text in zip(names, rows, texts, strict=True)
+            name: SampleText(row.prompt_text, text, read_explanations(row_scores.values()))
+            for name, row, text, row_scores in zip(names, rows, texts, scores, strict=True)
         }
         self._add_metrics(batch, scores, state, step)
         return [
@@ -74,7 +74,7 @@ class RowAnnotator:
         batch.sequence_columns["truncated"] = torch.zeros(len(batch), dtype=torch.uint8)
         batch.token_columns["weight_version"] = torch.zeros(len(batch.tokens), dtype=torch.int32)
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
-        step.add(reward_model_metrics(score for row_scores in scores for score in row_scores.values()))
+        step.add(score_detail_metrics(score for row_scores in scores for score in row_scores.values()))
         step.add(combine_rewards(batch, self.rewards, state.step, state.rewards))
         self.previews.add_previews(batch, step)
 

@@ -38,6 +38,8 @@ class PolicySample:
     rewards: dict[str, float | None] = field(default_factory=dict)
     reward: float | None = None
     columns: dict[str, Any] = field(default_factory=dict)
+    #: By source, where a reward explains itself.
+    explanations: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -61,6 +63,7 @@ def collect_samples(row: PreparedRow, group: RolloutGroup, sources: Sequence[str
         replace(
             _to_sample(row, number, group.rollouts[number]),
             rewards={source: group.reward(number, source) for source in sources},
+            explanations=group.explanations(number),
         )
         for number in sorted(group.rollouts)
     ]
@@ -106,7 +109,8 @@ class SampleMetrics:
             }
         )
         step.sample_texts = {
-            sample.name: SampleText(sample.row.prompt_text, sample.text) for sample in samples
+            sample.name: SampleText(sample.row.prompt_text, sample.text, sample.explanations)
+            for sample in samples
         }
         self._previews.add_previews(build_batch(samples), step)
 

@@ -152,15 +152,16 @@ def reward_failure_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, flo
     return {name: float(count) for name, count in failures.items()}
 
 
-def reward_model_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
-    """Return the mean attributes and ensemble disagreement of the scores.
+def score_detail_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
+    """Return the means of what scores contain besides the reward; empty for scores with a reward alone.
 
-    reward/NAME/ATTRIBUTE: mean of each score of a model with several. reward/NAME/disagreement: mean over
-    the responses of the deviation between an ensemble's members. Empty for all other scores.
+    reward/NAME/ATTRIBUTE: each score of a model with several. reward/NAME/METRIC: each metric of a function,
+    over the responses for which it reports the metric. reward/NAME/disagreement: the deviation between an
+    ensemble's members.
     """
     values_by_metric: dict[str, list[float]] = {}
     for score in scores:
-        for name, value in score.attributes.items():
+        for name, value in (*score.attributes.items(), *score.metrics.items()):
             values_by_metric.setdefault(f"reward/{score.source}/{name}", []).append(value)
         if score.HasField("disagreement"):
             values_by_metric.setdefault(f"reward/{score.source}/disagreement", []).append(score.disagreement)

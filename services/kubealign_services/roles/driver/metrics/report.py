@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,10 +27,11 @@ class MetricSink(Protocol):
 
 @dataclass(frozen=True)
 class SampleText:
-    """Texts of a sample, which a batch does not contain."""
+    """Texts of a sample, which a batch does not contain. explanations: by source."""
 
     prompt: str
     response: str
+    explanations: Mapping[str, str] = field(default_factory=dict)
 
 
 class StepRecord:

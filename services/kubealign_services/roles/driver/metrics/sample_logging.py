@@ -98,6 +98,7 @@ class SamplePreviews:
                     "response": truncate_text(texts.response),
                     "reward": rewards[index] if rewarded else None,
                     "rewards": {name: read_scores(sequence, name)[0] for name in reward_names(sequence)},
+                    "explanations": dict(texts.explanations),
                     "weight_version": int(sequence.token("weight_version")[mask].min()),
                     "truncated": bool(sequence.sequence("truncated")[0]),
                     "group_id": batch.sample_ids[index].rpartition("#")[0],
@@ -121,6 +122,7 @@ class SamplePreviews:
                 # The sum of several scores has no meaning.
                 "reward": next(iter(sample.scores.values())) if len(sample.scores) == 1 else None,
                 "rewards": sample.scores,
+                "explanations": sample.explanations,
                 "weight_version": version,
                 "truncated": sample.truncated,
                 "group_id": sample.group_id,

@@ -15,7 +15,7 @@ from kubealign_services.roles.driver.metrics.batch_metrics import (
     data_metrics,
     response_metrics,
     reward_failure_metrics,
-    reward_model_metrics,
+    score_detail_metrics,
     scoring_seconds,
     source_reward_metrics,
     wait_metrics,
@@ -204,7 +204,7 @@ class GroupSource:
             for sample in group.rollouts
             for source in scorers.bus_sources
         ]
-        step.add(reward_model_metrics(scores) | reward_failure_metrics(scores) | scoring_seconds(scores))
+        step.add(score_detail_metrics(scores) | reward_failure_metrics(scores) | scoring_seconds(scores))
         step.add(combine_rewards(batch, scorers.rewards, state.step + 1, state.rewards))
         step.add(source_reward_metrics(batch, self._prompts))
         if curriculum is not None:
@@ -243,7 +243,7 @@ def collect_sample_texts(groups: Sequence[RolloutGroup]) -> dict[str, SampleText
     """Return sample id (as in the batch) -> texts of the sample."""
     return {
         make_sample_id(group.group_id, sample): SampleText(
-            json.loads(rollout.columns)["prompt"], rollout.response
+            json.loads(rollout.columns)["prompt"], rollout.response, group.explanations(sample)
         )
         for group in groups
         for sample, rollout in group.rollouts.items()

@@ -15,8 +15,8 @@ from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 class ValidationSample:
     """One response to a held-out prompt.
 
-    `scores`: by source; None where it does not apply. `tokens`: the response's ids; `logprobs`: the engine's,
-    one per token.
+    `scores`: by source; None where it does not apply. `explanations`: by source. `tokens`: the response's
+    ids; `logprobs`: the engine's, one per token.
     """
 
     group_id: str
@@ -26,6 +26,7 @@ class ValidationSample:
     truncated: bool
     scores: dict[str, float | None]
     columns: dict[str, Any]
+    explanations: dict[str, str] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -56,6 +57,7 @@ def collect_validation_samples(
                     truncated=rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH,
                     scores={source: group.reward(index, source) for source in sources},
                     columns=context["columns"],
+                    explanations=group.explanations(index),
                     tokens=sequence.tokens[response].tolist(),
                     logprobs=sequence.token("engine_logprobs")[response].tolist(),
                 )

@@ -9,7 +9,7 @@ from kubealign.spec.sections.rewards import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
-from kubealign_services.roles.driver.metrics.batch_metrics import reward_failure_metrics
+from kubealign_services.roles.driver.metrics.batch_metrics import reward_failure_metrics, score_detail_metrics
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
 from kubealign_services.runtime.rpc.errors import InvalidRequest
 from kubealign_services.scoring.functions.errors import (
@@ -20,6 +20,7 @@ from kubealign_services.scoring.functions.errors import (
     RewardRaised,
 )
 from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
+from kubealign_services.scoring.functions.results import RewardResult
 from kubealign_services.scoring.worker import read_reward
 
 
@@ -28,8 +29,8 @@ class LengthReward:
 
     async def score(
         self, prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
-    ) -> list[float]:
-        return [float(len(response)) for response in responses]
+    ) -> list[RewardResult]:
+        return [RewardResult(float(len(response))) for response in responses]
 
 
 def scorer() -> FunctionScorer:
@@ -47,8 +48,8 @@ async def test_a_response_to_which_the_function_does_not_apply_has_no_reward() -
     class Shortest:
         async def score(
             self, prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
-        ) -> list[float | None]:
-            return [None if len(response) > 2 else 0.0 for response in responses]
+        ) -> list[RewardResult]:
+            return [RewardResult(None if len(response) > 2 else 0.0) for response in responses]
 
     rollouts = [
         rollout_pb2.Rollout(response=text, columns=b'{"prompt": "p", "columns": {}}') for text in ("a", "abc")
@@ -58,6 +59,22 @@ async def test_a_response_to_which_the_function_does_not_apply_has_no_reward() -
     received = [scoring_pb2.Score.FromString(score.SerializeToString()) for score in scores]
     assert [read_reward(score) for score in received] == [0.0, None]
     assert [score.error for score in received] == ["", ""]
+
+
+async def test_metrics_and_explanations_are_in_the_score() -> None:
+    class Explains:
+        async def score(
+            self, prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
+        ) -> list[RewardResult]:
+            return [RewardResult(0.5, {"right": 1.0}, "it is right"), RewardResult(None, {"right": 0.0})]
+
+    rollouts = [
+        rollout_pb2.Rollout(response=text, columns=b'{"prompt": "p", "columns": {}}') for text in ("a", "b")
+    ]
+    scores = await FunctionScorer("form", "reward-form-0", cast(Any, Explains()))(rollouts)
+    assert [read_reward(score) for score in scores] == [0.5, None]
+    assert [score.explanation for score in scores] == ["it is right", ""]
+    assert score_detail_metrics(scores) == {"reward/form/right": 0.5}
 
 
 @pytest.mark.parametrize("columns", [b"", b"[]", b"{}", b'{"prompt": "p"}', b"\xff"])
@@ -74,10 +91,10 @@ class FailsOnX:
 
     async def score(
         self, prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
-    ) -> list[float]:
+    ) -> list[RewardResult]:
         if "x" in responses:
             raise self.error("reward exact: f of score.py failed")
-        return [1.0] * len(responses)
+        return [RewardResult(1.0)] * len(responses)
 
 
 @pytest.mark.parametrize(("error", "kind"), [(RewardRaised, "error"), (RewardHung, "timeout")])
@@ -106,6 +123,7 @@ async def test_the_policy_decides_on_the_sample_that_fails(
         RewardErrorPolicy.FAIL: (None, f"row 0/17, sample 1: {cause}; onError is Fail", True, ""),
     }
     assert (read_reward(failed), failed.error, failed.permanent, failed.failure) == expected[policy]
+    assert failed.explanation == (cause if failed.failure else "")
 
 
 @pytest.mark.parametrize("policy", RewardErrorPolicy)
@@ -137,9 +155,9 @@ class RecordsColumns:
 
     async def score(
         self, prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
-    ) -> list[float]:
+    ) -> list[RewardResult]:
         self.columns = columns
-        return [0.0] * len(responses)
+        return [RewardResult(0.0)] * len(responses)
 
 
 def rollout_of(mask: list[int]) -> rollout_pb2.Rollout:

@@ -6,6 +6,7 @@ import pytest
 
 from kubealign_services.scoring.functions.batching import MAX_CONSECUTIVE_HANGS, BatchedFunction, Outcome
 from kubealign_services.scoring.functions.errors import BadReward, RewardError, RewardHung, RewardRaised
+from kubealign_services.scoring.functions.results import RewardResult
 
 
 class Function:
@@ -18,7 +19,7 @@ class Function:
         self.limit, self.failures = limit, failures
         self.calls: list[list[int]] = []
 
-    async def __call__(self, samples: Sequence[int]) -> list[float | None]:
+    async def __call__(self, samples: Sequence[int]) -> list[RewardResult]:
         self.calls.append(list(samples))
         if self.failures and min(samples) < 0:
             self.failures -= 1
@@ -28,11 +29,11 @@ class Function:
         if self.failures and 0 in samples:
             self.failures -= 1
             raise RewardRaised("raised")
-        return [float(sample) for sample in samples]
+        return [RewardResult(float(sample)) for sample in samples]
 
 
 def kinds(outcomes: Sequence[Outcome]) -> list[object]:
-    return [type(outcome) if isinstance(outcome, RewardError) else outcome for outcome in outcomes]
+    return [type(outcome) if isinstance(outcome, RewardError) else outcome.reward for outcome in outcomes]
 
 
 @pytest.mark.parametrize("count", [1, 8, 64])
@@ -41,10 +42,10 @@ async def test_the_number_of_pulled_samples_does_not_decide(count: int) -> None:
     function = Function(limit=20)
     samples = list(range(1, count + 1))
     batched = BatchedFunction(function, 64, reports_errors=True)
-    assert await batched.outcomes(samples) == [float(sample) for sample in samples]
+    assert kinds(await batched.outcomes(samples)) == [float(sample) for sample in samples]
     # What was too much once is not tried with the next samples.
     function.calls.clear()
-    assert await batched.outcomes(samples) == [float(sample) for sample in samples]
+    assert kinds(await batched.outcomes(samples)) == [float(sample) for sample in samples]
     assert max(map(len, function.calls)) <= 20
 
 
@@ -70,7 +71,8 @@ async def test_only_the_sample_that_hangs_fails_after_a_second_call() -> None:
 
 
 async def test_a_sample_that_hangs_once_has_a_reward() -> None:
-    assert await BatchedFunction(Function(failures=1), 64, reports_errors=True).outcomes([-1]) == [-1.0]
+    outcomes = await BatchedFunction(Function(failures=1), 64, reports_errors=True).outcomes([-1])
+    assert kinds(outcomes) == [-1.0]
 
 
 async def test_samples_that_hang_one_after_another_are_permanent() -> None:
@@ -108,7 +110,7 @@ async def test_a_sample_that_raises_fails_alone(reports_errors: bool, calls: int
 
 
 async def test_an_error_of_the_function_is_that_of_every_sample() -> None:
-    async def function(samples: Sequence[int]) -> list[float | None]:
+    async def function(samples: Sequence[int]) -> list[RewardResult]:
         raise BadReward("takes (x)")
 
     outcomes = await BatchedFunction(function, 64, reports_errors=False).outcomes([1, 2])

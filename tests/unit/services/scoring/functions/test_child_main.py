@@ -1,5 +1,6 @@
 """Arguments and results of a reward function in its process."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from kubealign_services.scoring.functions.child_main import FunctionError, call_reward, load_function
 from kubealign_services.scoring.functions.protocol import FunctionFailure
+from support.reward_results import rewards
 
 TWO = (["p", "q"], ["r", "s"])
 
@@ -25,16 +27,47 @@ def refusal(function: Callable[..., Any], columns: dict[str, list[Any]] | None =
     [[1, 2.0], (1, 2), np.array([1.0, 2.0]), torch.tensor([1, 2]), [np.float32(1), torch.tensor(2.0)]],
 )
 def test_lists_arrays_and_their_scalars_are_numbers(given: Any) -> None:
-    assert call_reward(lambda prompts, responses: given, *TWO, {}) == [1.0, 2.0]
+    assert rewards(call_reward(lambda prompts, responses: given, *TWO, {})) == [1.0, 2.0]
 
 
 def test_booleans_are_one_and_zero() -> None:
-    assert call_reward(lambda prompts, responses, **columns: [True, False], *TWO, {"x": [0, 0]}) == [1.0, 0.0]
+    results = call_reward(lambda prompts, responses, **columns: [True, False], *TWO, {"x": [0, 0]})
+    assert rewards(results) == [1.0, 0.0]
+
+
+async def _slow(response: str) -> float:
+    await asyncio.sleep(0.001)
+    return float(response == "s")
+
+
+async def _each_at_once(prompts: list[str], responses: list[str]) -> list[float]:
+    loops.append(asyncio.get_running_loop())
+    return await asyncio.gather(*map(_slow, responses))
+
+
+loops: list[asyncio.AbstractEventLoop] = []
+
+
+def test_a_coroutine_function_is_run_to_its_end() -> None:
+    """Check that all calls share an event loop, which clients of the function may be bound to."""
+    for _ in range(2):
+        assert rewards(call_reward(_each_at_once, *TWO, {})) == [0.0, 1.0]
+    assert loops[0] is loops[1]
+
+
+def test_an_error_of_a_coroutine_function_is_reported() -> None:
+    async def raises(prompts: list[str], responses: list[str]) -> list[float]:
+        await asyncio.sleep(0)
+        raise ValueError("no answer")
+
+    refused = refusal(raises)
+    assert refused.kind is FunctionFailure.RAISED
+    assert "raised on 2 responses: ValueError: no answer" in str(refused)
 
 
 @pytest.mark.parametrize("given", [[None, 2], np.array([None, 2.0], dtype=object)])
 def test_none_means_that_the_function_does_not_apply(given: Any) -> None:
-    assert call_reward(lambda prompts, responses: given, *TWO, {}) == [None, 2.0]
+    assert rewards(call_reward(lambda prompts, responses: given, *TWO, {})) == [None, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kubealign_services.scoring.verifiers.factory import make_verifier
 
 
 def score(document: dict[str, Any], response: str, **row: Any) -> float | None:
-    return make_verifier(VerifierSpec.model_validate(document)).score(response, row)
+    return make_verifier(VerifierSpec.model_validate(document)).score(response, row).reward
 
 
 @pytest.mark.parametrize(
@@ -235,3 +235,50 @@ def test_repetition(response: str, reward: float) -> None:
 )
 def test_a_row_without_an_answer_has_no_reward(document: dict[str, Any]) -> None:
     assert score(document, "a", answer=None) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "response", "row", "explanation"),
+    [
+        ({"math": {}}, "So it is 41.", {"answer": "6*7"}, "read 41; the answer is 6*7"),
+        ({"math": {}}, "I do not know", {"answer": "1"}, "read no answer; the answer is 1"),
+        ({"math": {"extract": "Boxed"}}, "1", {"answer": "1"}, r"nothing in a \boxed{}"),
+        ({"math": {}}, "1", {"answer": None}, ""),
+        ({"multipleChoice": {}}, "The answer is B", {"answer": "C"}, "chose B; the answer is C"),
+        ({"multipleChoice": {}}, "Perhaps", {"answer": "C"}, "chose no letter; the answer is C"),
+        ({"regex": {"pattern": "[0-9]+"}}, "about 7", {}, "matched '7'"),
+        ({"regex": {"pattern": "[0-9]+"}}, "about", {}, "no match"),
+        (
+            {"regex": {"pattern": "= (.*)", "answerColumn": "answer"}},
+            "1+1 = 3",
+            {"answer": 2},
+            "read '3'; the answer is '2'",
+        ),
+        ({"jsonSchema": {"schema": {"type": "object"}}}, "{}", {}, ""),
+        ({"jsonSchema": {"schema": {"type": "object"}}}, "[1]", {}, "$: [1] is not of type 'object'"),
+        (
+            {"jsonSchema": {"schema": {"properties": {"n": {"type": "integer"}}}}},
+            '{"n": "x"}',
+            {},
+            "$.n: 'x' is not of type 'integer'",
+        ),
+        ({"jsonSchema": {"schema": {}}}, "{", {}, "no JSON document: Expecting property name"),
+        ({"formatTags": {"tags": ["a"]}}, "<a>x</a>", {}, ""),
+        ({"formatTags": {"tags": ["a", "b"]}}, "<a>x</a><b>", {}, "not exactly once: </b>"),
+        ({"formatTags": {"tags": ["a"]}}, "no <a>x</a>", {}, "text outside the sections, or their order"),
+        ({"repetition": {"ngram": 2}}, "a b a b a", {}, "2 of 4 sequences of 2 words occurred before"),
+        ({"length": {"linear": {"fullTokens": 2, "zeroTokens": 4}}}, "a", {RESPONSE_LENGTH: 3}, "3 tokens"),
+        (
+            {"length": {"cosine": {"math": {}, "maxTokens": 4}}},
+            "7",
+            {RESPONSE_LENGTH: 3, "answer": "7"},
+            "3 tokens; read 7; the answer is 7",
+        ),
+    ],
+)
+def test_each_rule_explains_its_reward(
+    document: dict[str, Any], response: str, row: dict[str, Any], explanation: str
+) -> None:
+    verifier = make_verifier(VerifierSpec.model_validate(document))
+    assert verifier.score(response, row).explanation.startswith(explanation)
+    assert bool(verifier.score(response, row).explanation) == bool(explanation)

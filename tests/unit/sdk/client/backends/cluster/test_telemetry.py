@@ -72,6 +72,7 @@ async def test_samples_have_their_tokens(asked: Asked) -> None:
             "response": "r s",
             "reward": None,
             "rewards": {"a": 1, "b": None},
+            "explanations": {"a": "read r"},
             "weightVersion": 4,
             "truncated": True,
             "groupId": "g",
@@ -82,6 +83,7 @@ async def test_samples_have_their_tokens(asked: Asked) -> None:
     ]
     [sample] = await dashboard.samples(REF, step=1, newest=True)
     assert (sample.reward, sample.rewards, sample.weight_version) == (None, {"a": 1.0, "b": None}, 4)
+    assert sample.explanations == {"a": "read r"}
     assert sample.tokens == ("r", " s") and sample.token_values == {"kl": (0.1, None)}
     assert requests[0].query == {"after": "0-0", "limit": "100", "step": "1", "newest": "true"}
 

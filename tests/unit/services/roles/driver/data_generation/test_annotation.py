@@ -14,7 +14,7 @@ from kubealign_services.roles.driver.data_generation.annotation import (
     get_response_text,
 )
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.metrics.batch_metrics import reward_model_metrics
+from kubealign_services.roles.driver.metrics.batch_metrics import score_detail_metrics
 
 OWN = ("prompt", "response", "messages")
 
@@ -92,7 +92,7 @@ def test_metrics_of_attributes_and_disagreement() -> None:
     ]
     scores += [Score(source="both", reward=1.0, disagreement=spread) for spread in (0.5, 0.0)]
     scores += scores_by_source(short=1.0).values()
-    assert reward_model_metrics(scores) == {
+    assert score_detail_metrics(scores) == {
         "reward/steer/good": 1.5,
         "reward/steer/bad": 0.5,
         "reward/both/disagreement": 0.25,

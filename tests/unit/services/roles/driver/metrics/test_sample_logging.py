@@ -108,6 +108,24 @@ def test_a_reward_that_does_not_apply_is_neither_zero_nor_left_out() -> None:
     assert [serializers.sample(sample)["rewards"]["exact"] for sample in read] == [None, 0.0]
 
 
+def test_explanations_reach_every_display(tmp_path: Path) -> None:
+    step = StepRecord(6)
+    step.sample_texts = {
+        "0/7#0": SampleText("a", "bc", {"exact": "read b"}),
+        "0/7#1": SampleText("a", "d"),
+    }
+    SamplePreviews(TEXTS, seed=1).add_previews(batch_of_two(), step)
+    read = [parse_sample("", 6, json.loads(to_json(sample))) for sample in step.previews]
+    assert [sample.explanations for sample in read] == [{"exact": "read b"}, {}]
+    assert [serializers.sample(sample)["explanations"] for sample in read] == [{"exact": "read b"}, {}]
+    shown = [capture_text(sample_view(sample)) for sample in read]
+    assert "exact     read b" in shown[0] and "exact" not in shown[1]
+    validated = ValidationSample("val@3/0", "a", "b", 1, False, {"a": 1.0}, {}, {"a": "read b"})
+    [preview] = SamplePreviews(TEXTS, seed=1).from_responses([validated], 3, 3)
+    assert preview["explanations"] == {"a": "read b"}
+    assert json.loads(validated.to_json())["explanations"] == {"a": "read b"}
+
+
 def test_previews_of_validation_samples_with_missing_scores() -> None:
     """Best and worst by the mean of the scores that apply; a single missing score is no total."""
     scores: list[dict[str, float | None]] = [
