@@ -88,8 +88,10 @@ from kubealign.spec.sections.optimizers import (
     Muon,
 )
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
+from kubealign.spec.sections.reward_servers import SCALE_IS_EMPTY, JudgeScale
 from kubealign.spec.sections.rewards import (
     MAX_SHARDED_NAME,
+    NO_CALLS_OF_ITS_OWN,
     NO_CODE_OF_ITS_OWN,
     NO_ERRORS_OF_ITS_OWN,
     REWARD_SOURCES,
@@ -573,6 +575,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".model",
         ),
     ],
+    JudgeScale: [CelRule("self.highest > self.lowest", SCALE_IS_EMPTY, field_path=".highest")],
     LinearLength: [
         CelRule(
             "self.zeroTokens > self.fullTokens",
@@ -593,12 +596,18 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".attributes",
         ),
         CelRule(
-            "self.onError == 'Retry' || !(has(self.model) || has(self.ensemble))",
+            "!has(self.onError) || self.onError == 'Retry' || !(has(self.model) || has(self.ensemble))",
             NO_ERRORS_OF_ITS_OWN,
             field_path=".onError",
         ),
         CelRule(
-            "self.egress.size() == 0 || has(self.function) || has(self.plugin)",
+            "!has(self.concurrency) || !(has(self.model) || has(self.ensemble))",
+            NO_CALLS_OF_ITS_OWN,
+            field_path=".concurrency",
+        ),
+        CelRule(
+            "self.egress.size() == 0 || has(self.function) || has(self.plugin) || has(self.http) || "
+            "has(self.judge)",
             NO_CODE_OF_ITS_OWN,
             field_path=".egress",
         ),

@@ -18,6 +18,8 @@ async def serve_scorer(
     servicer: object,
     *others: Coroutine[Any, Any, None],
     prompts: Container[str] | None = None,
+    calls: int = 1,
+    most_samples: int = MAX_PULL_COUNT,
 ) -> None:
     """Score until stopped.
 
@@ -26,12 +28,14 @@ async def serve_scorer(
         purposes: As in ScoreWorker.
         others: Run concurrently; the first one that ends, ends the scorer with its error.
         prompts: As in ScoreWorker.
+        calls: Calls of the scorer at a time, each of which pulls its own rollouts.
+        most_samples: Most rollouts of a call.
     """
     async with context.bus() as bus, context.serve([servicer]):
-        count = pull_count(count_replicas(context.job, consumer))
+        count = min(most_samples, pull_count(calls * count_replicas(context.job, consumer)))
         worker = ScoreWorker(bus, consumer, purposes, scorer, count, prompts)
         context.heartbeat.set_fields(worker.heartbeat)
-        await run_until_stopped(context.stop, worker.run(), *others)
+        await run_until_stopped(context.stop, *(worker.run() for _ in range(calls)), *others)
 
 
 def count_replicas(job: AlignmentJob, group: str) -> int:
@@ -39,9 +43,9 @@ def count_replicas(job: AlignmentJob, group: str) -> int:
     return sum(process.group == group and process.serves for process in roles(job))
 
 
-def pull_count(replicas: int) -> int:
-    """Return how many rollouts each of several processes pulls at a time.
+def pull_count(calls: int) -> int:
+    """Return how many rollouts each of several calls at a time pulls.
 
-    A process that pulled all waiting rollouts would leave none for the others.
+    A call that pulled all waiting rollouts would leave none for the others.
     """
-    return max(1, MAX_PULL_COUNT // max(1, replicas))
+    return max(1, MAX_PULL_COUNT // max(1, calls))

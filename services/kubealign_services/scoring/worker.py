@@ -83,12 +83,12 @@ class ScoreWorker:
         }
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled; several of them may run at the same time."""
         while True:
             deliveries = await self._gather()
             if not deliveries:
                 continue
-            self.running = len(deliveries)
+            self.running += len(deliveries)
             async with extend_ack_deadline(deliveries, self._bus.ack_wait):
                 decoded = [
                     (await decode_or_reject(delivery, "rollouts", rollout_pb2.Rollout.FromString), delivery)
@@ -101,7 +101,7 @@ class ScoreWorker:
                 await asyncio.gather(*map(self._publish, scores))
             for delivery in deliveries:
                 await delivery.ack()
-            self.running = 0
+            self.running -= len(deliveries)
 
     async def _gather(self) -> list[Delivery]:
         """Pull the rollouts that wait, or the first that arrives and those that follow it shortly."""

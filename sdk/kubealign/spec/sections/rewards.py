@@ -32,6 +32,7 @@ from kubealign.spec.base import (
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.models import Model
+from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
 from kubealign.spec.sections.verifiers import Verifier
 
 
@@ -110,10 +111,15 @@ MAX_SHARDED_NAME = 45
 NO_ERRORS_OF_ITS_OWN = "a model has no errors of its own: remove it"
 
 #: Message for the egress of a reward that is a model or a verifier.
-NO_CODE_OF_ITS_OWN = "only a function or a plugin connects to other servers: remove it"
+NO_CODE_OF_ITS_OWN = "only a function, a plugin, http and judge connect to other servers: remove it"
+
+#: Message for `concurrency` of a reward that is a model.
+NO_CALLS_OF_ITS_OWN = "a model scores its samples in one batch: remove it"
 
 #: Fields of `Reward`, exactly one of which is set.
-REWARD_SOURCES = ("model", "ensemble", "function", "plugin", "verifier")
+REWARD_SOURCES = ("model", "ensemble", "function", "plugin", "verifier", "http", "judge")
+#: Calls in flight of a reward of another server, where the spec states none.
+_SERVER_CONCURRENCY = 8
 
 
 class FirstStepsMoments(SpecModel):
@@ -180,7 +186,7 @@ RewardSources: TypeAlias = Annotated[list[EntryName], Field(min_length=1, max_le
 
 
 class Reward(SpecModel):
-    """One reward source: exactly one of model, ensemble, function, plugin and verifier.
+    """One reward source: exactly one of model, ensemble, function, plugin, verifier, http and judge.
 
     The reward of a response is the weighted sum over the rewards that apply to it.
     """
@@ -206,6 +212,8 @@ class Reward(SpecModel):
     verifier: Verifier | None = Field(
         None, description="A rule that checks the response, most often against a column of the row."
     )
+    http: HttpReward | None = Field(None, description="A service of yours that scores samples.")
+    judge: JudgeReward | None = Field(None, description="A language model of another server.")
     attributes: dict[str, float] = Field(
         default_factory=dict,
         max_length=64,
@@ -218,6 +226,13 @@ class Reward(SpecModel):
         description="Copies of the model or of the function that share the scoring; more than 1 only with "
         "placement Own. A function must not keep state from one call to the next.",
     )
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Not for models: calls in flight in each replica, which are requests to another server, "
+        "or processes of a function. null: 8 for http and judge, else 1.",
+    )
     ranks: Ranks = Field(1, description=f"{SCORER_RANKS} More than 1 only for models with placement Own.")
     processes_per_pod: ProcessesPerPod | None = Field(
         None, description=f"{PROCESSES_PER_POD} Only with placement Own."
@@ -226,12 +241,14 @@ class Reward(SpecModel):
         30.0,
         gt=0,
         description="Longest time that the function may take for one sample. Samples that were scored "
-        "together and take longer are scored again in smaller calls.",
+        "together and take longer are scored again in smaller calls. With http and judge: time of a request.",
     )
-    on_error: RewardErrorPolicy = Field(
-        RewardErrorPolicy.RETRY,
+    on_error: RewardErrorPolicy | None = Field(
+        None,
         description="Not for models: effect of a sample for which the function raises or takes "
-        "longer than timeoutSeconds, twice. With Retry the job fails after several such timeouts in a row.",
+        "longer than timeoutSeconds, twice, or for which another server gives no reward after all retries. "
+        "With Retry the job fails after several timeouts of a function in a row. null: Skip for http and "
+        "judge, else Retry.",
     )
     standardize: RewardStandardization | None = Field(
         None, description="Standardisation to mean 0 and standard deviation 1; null: none."
@@ -246,7 +263,7 @@ class Reward(SpecModel):
     )
     egress: Egress = Field(
         default_factory=list,
-        description=f"Only with function or plugin: destinations that it {EGRESS_DESCRIPTION}",
+        description=f"Only with function, plugin, http or judge: destinations that it {EGRESS_DESCRIPTION}",
     )
     pod_template: PodTemplate | None = Field(
         None, description="Patch of the reward's pods, with placement Own."
@@ -261,6 +278,30 @@ class Reward(SpecModel):
         """All models of this reward."""
         return [self.model] if self.model is not None else list(self.ensemble.models) if self.ensemble else []
 
+    @property
+    def calls_a_server(self) -> bool:
+        """True where another server gives the reward."""
+        return self.http is not None or self.judge is not None
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Number of concurrent calls of each replica."""
+        return self.concurrency or (_SERVER_CONCURRENCY if self.calls_a_server else 1)
+
+    @property
+    def error_policy(self) -> RewardErrorPolicy:
+        """Effect of a sample without a reward."""
+        return self.on_error or (RewardErrorPolicy.SKIP if self.calls_a_server else RewardErrorPolicy.RETRY)
+
+    def named_columns(self) -> dict[str, str]:
+        """Return field -> column of the data set that the source needs."""
+        if self.verifier is not None:
+            return {f"verifier.{field}": column for field, column in self.verifier.named_columns().items()}
+        if self.judge is not None:
+            columns = self.judge.task.named_columns()
+            return {f"judge.task.{field}": column for field, column in columns.items()}
+        return {}
+
     @model_validator(mode="after")
     def _one_source(self) -> "Reward":
         """Check that one source is set and that the other fields fit it."""
@@ -269,8 +310,10 @@ class Reward(SpecModel):
             raise field_errors(
                 "Reward", (("attributes",), self.attributes, "is for models with several scores: remove it")
             )
-        if self.models and self.on_error is not RewardErrorPolicy.RETRY:
+        if self.models and self.on_error not in (None, RewardErrorPolicy.RETRY):
             raise field_errors("Reward", (("onError",), self.on_error, NO_ERRORS_OF_ITS_OWN))
+        if self.models and self.concurrency is not None:
+            raise field_errors("Reward", (("concurrency",), self.concurrency, NO_CALLS_OF_ITS_OWN))
         if (self.models or self.verifier is not None) and self.egress:
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:

@@ -78,7 +78,7 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
         for rows in train:
             path = f"spec.algorithm.{field_alias(Algorithm, spec.algorithm.member)}.hint.template"
             check_template_columns(hint.template, rows.columns, path)
-    _check_verifier_columns(spec, train)
+    _check_reward_columns(spec, train)
     if spec.validation is None:
         return JobDatasets(train, None, spec.data, hint)
     validation_rows = _open_dataset(spec.validation.data, "spec.validation.data", cache, results)
@@ -95,7 +95,7 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
                 "those that are trained on: name another column"
             )
     _check_source_column(spec, validation_rows)
-    _check_verifier_columns(spec, validation_rows)
+    _check_reward_columns(spec, validation_rows)
     return JobDatasets(train, validation_rows, spec.data, hint)
 
 
@@ -110,15 +110,19 @@ def _check_source_column(spec: AlignmentJobSpec, validation_rows: Sequence[RowDa
             )
 
 
-def _check_verifier_columns(spec: AlignmentJobSpec, datasets: Sequence[RowDataset]) -> None:
-    """Raise DataError where a verifier needs a column that the rows that it scores do not have."""
+def _check_reward_columns(spec: AlignmentJobSpec, datasets: Sequence[RowDataset]) -> None:
+    """Raise DataError where a reward needs a column that the rows that it scores do not have."""
     for index, reward in enumerate(spec.rewards):
-        columns = {} if reward.verifier is None else reward.verifier.named_columns()
+        columns = reward.named_columns()
         for rows in datasets:
             # Rows of validation without a mixture may be of any source.
             if not rows.entry or reward.scores_source(rows.entry):
-                named = {f"spec.rewards[{index}].verifier.{field}": each for field, each in columns.items()}
-                require_columns(rows, named)
+                require_columns(
+                    rows, {f"spec.rewards[{index}].{field}": column for field, column in columns.items()}
+                )
+                if reward.judge is not None:
+                    template_path = f"spec.rewards[{index}].judge.template"
+                    require_columns(rows, dict.fromkeys(reward.judge.template_columns, template_path))
 
 
 def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> list[RowDataset]:

@@ -1,35 +1,36 @@
 """Scorer of rollouts that calls a Python function."""
 
-import logging
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from kubealign.spec.sections.rewards import RewardErrorPolicy
-from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign.v1 import rollout_pb2
+from kubealign_services.roles.reward.result_scorer import ResultScorer
 from kubealign_services.runtime.rpc.errors import InvalidRequest
-from kubealign_services.scoring.functions.batching import BatchedFunction
-from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError, RewardHung
+from kubealign_services.scoring.functions.batching import BatchedFunction, Outcome
 from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
-from kubealign_services.scoring.functions.results import MAX_EXPLANATION, RewardResult
+from kubealign_services.scoring.functions.results import RewardResult
 from kubealign_services.scoring.row_context import read_row_context
-from kubealign_services.scoring.worker import MAX_PULL_COUNT, empty_score
-
-ERROR, TIMEOUT = "error", "timeout"
-
-log = logging.getLogger(__name__)
+from kubealign_services.scoring.worker import MAX_PULL_COUNT
 
 
-class FunctionScorer:
-    """Calls the function on many rollouts at once; an error is that of the rollouts that cause it.
+class RewardCalls(Protocol):
+    """Calls of one reward function."""
+
+    async def score(
+        self, prompts: Sequence[str], responses: Sequence[str], columns: dict[str, list[Any]]
+    ) -> list[RewardResult]:
+        """Return one result per response. Raises RewardError."""
+
+
+class FunctionScorer(ResultScorer):
+    """Calls the function on many rollouts at once.
 
     Args:
-        policy: Effect of an error on the score.
-        on_failure: Called with ERROR or TIMEOUT for each sample on which the function fails.
         adds_response_length: The function takes the column RESPONSE_LENGTH besides those of the row.
     """
 
@@ -37,47 +38,18 @@ class FunctionScorer:
         self,
         name: str,
         worker: str,
-        function: FunctionReward,
+        function: RewardCalls,
         policy: RewardErrorPolicy = RewardErrorPolicy.RETRY,
         on_failure: Callable[[str], None] = lambda kind: None,
         adds_response_length: bool = False,
     ) -> None:
-        self._name = name
-        self._worker = worker
+        super().__init__(name, worker, policy, on_failure)
         self._function = function
-        self._policy = policy
-        self._on_failure = on_failure
         self._adds_response_length = adds_response_length
         self._batched = BatchedFunction(self._results, MAX_PULL_COUNT, policy is RewardErrorPolicy.RETRY)
 
-    async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """Return one score per rollout, in order."""
-        started_at = time.monotonic()
-        scores = [empty_score(rollout, self._name, self._worker) for rollout in rollouts]
-        for score, outcome in zip(scores, await self._batched.outcomes(rollouts), strict=True):
-            if isinstance(outcome, RewardError):
-                self._fail(score, outcome)
-            else:
-                _set_result(score, outcome)
-            score.seconds = (time.monotonic() - started_at) / len(scores)
-        return scores
-
-    def _fail(self, score: scoring_pb2.Score, error: RewardError) -> None:
-        """Set the score of a rollout on which the function failed, by the policy."""
-        kind = TIMEOUT if isinstance(error, RewardHung) else ERROR
-        self._on_failure(kind)
-        if self._policy is RewardErrorPolicy.RETRY or not error.is_of_sample:
-            score.error, score.permanent = str(error), error.permanent
-            return
-        sample = f"row {score.group_id}, sample {score.sample}"
-        if self._policy is RewardErrorPolicy.FAIL:
-            score.error, score.permanent = f"{sample}: {error}; onError is {self._policy}", True
-            return
-        log.warning("a reward function failed", extra={"sample": sample, "cause": str(error)})
-        score.failure = kind
-        score.explanation = str(error)[:MAX_EXPLANATION]
-        if self._policy is RewardErrorPolicy.ZERO:
-            score.reward = 0.0
+    async def _outcomes(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[Outcome]:
+        return await self._batched.outcomes(rollouts)
 
     async def _results(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[RewardResult]:
         contexts = [read_row_context(rollout) for rollout in rollouts]
@@ -89,13 +61,6 @@ class FunctionScorer:
             responses=[rollout.response for rollout in rollouts],
             columns=columns,
         )
-
-
-def _set_result(score: scoring_pb2.Score, result: RewardResult) -> None:
-    if result.reward is not None:
-        score.reward = result.reward
-    score.metrics.update(result.metrics)
-    score.explanation = result.explanation
 
 
 def _response_length(rollout: rollout_pb2.Rollout) -> int:

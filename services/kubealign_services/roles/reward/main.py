@@ -1,19 +1,24 @@
 """Reward process: `python -m kubealign_services.roles.reward.main SETTINGS.json`."""
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 
-from kubealign.spec.sections.rewards import Reward, RewardErrorPolicy
+from kubealign.spec.sections.rewards import Reward
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
+from kubealign_services.roles.reward.result_scorer import ResultScorer
+from kubealign_services.roles.reward.server_scorer import ServerScorer
 from kubealign_services.roles.reward.servicer import RewardServicer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.scoring.functions.function_pool import FunctionPool
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
 from kubealign_services.scoring.purposes import training_purpose
 from kubealign_services.scoring.row_sources import restrict_to_sources
 from kubealign_services.scoring.serving import serve_scorer
+from kubealign_services.scoring.worker import MAX_PULL_COUNT
 
 
 async def serve(context: ProcessContext) -> None:
@@ -26,62 +31,78 @@ async def serve(context: ProcessContext) -> None:
             return
     for score in spec.validation_scores:
         if score.name == name:
-            function = FunctionReward(score.function, score.timeout_seconds, name)
-            await _serve_function(context, name, function, frozenset({"validation"}))
+            worker, count_failure = context.settings.name, _counter(context, name)
+            make = partial(FunctionReward, score.function, score.timeout_seconds, name)
+            async with _running(FunctionPool(make, 1)) as function:
+                scorer = FunctionScorer(name, worker, function, on_failure=count_failure)
+                purpose = frozenset({"validation"})
+                await serve_scorer(context, f"reward-{name}", purpose, scorer, RewardServicer(scorer))
             return
     names = [*(reward.name for reward in spec.rewards), *(score.name for score in spec.validation_scores)]
     raise PermanentFailure(f"the job has no reward {name}; there are {', '.join(names)}")
 
 
 async def _serve_reward(context: ProcessContext, reward: Reward, purposes: frozenset[str]) -> None:
-    """Score with a reward: a function or models."""
-    target = reward.function or reward.plugin or reward.verifier
-    if target is not None:
-        function = FunctionReward(target, reward.timeout_seconds, reward.name)
-        await _serve_function(
-            context,
-            reward.name,
-            function,
-            purposes,
-            reward.sources,
-            reward.on_error,
-            adds_response_length=reward.verifier is not None,
-        )
-    else:
+    """Score with a reward: a function, another server, or models."""
+    if reward.models:
         serve_models = await context.compute(_import_model_scorer)
         await serve_models(context, reward, purposes)
-
-
-async def _serve_function(
-    context: ProcessContext,
-    name: str,
-    function: FunctionReward,
-    purposes: frozenset[str],
-    sources: Sequence[str] | None = None,
-    policy: RewardErrorPolicy = RewardErrorPolicy.RETRY,
-    adds_response_length: bool = False,
-) -> None:
-    async with AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(function)
-        except RewardError as error:
-            raise PermanentFailure(str(error)) from error
-        worker = context.settings.name
-        failures = context.metrics.reward_failures
-        scorer = restrict_to_sources(
-            FunctionScorer(
-                name,
-                worker,
-                function,
-                policy,
-                lambda kind: failures.labels(name, kind).inc(),
-                adds_response_length,
-            ),
-            name,
-            worker,
-            sources,
+        return
+    async with _open_scorer(context, reward) as own:
+        scorer = restrict_to_sources(own, reward.name, context.settings.name, reward.sources)
+        most_samples = MAX_PULL_COUNT
+        if reward.calls_a_server:
+            most_samples = 1 if reward.http is None else reward.http.samples_per_request
+        await serve_scorer(
+            context,
+            f"reward-{reward.name}",
+            purposes,
+            scorer,
+            RewardServicer(scorer),
+            calls=reward.calls_in_flight,
+            most_samples=most_samples,
         )
-        await serve_scorer(context, f"reward-{name}", purposes, scorer, RewardServicer(scorer))
+
+
+@asynccontextmanager
+async def _open_scorer(context: ProcessContext, reward: Reward) -> AsyncIterator[ResultScorer]:
+    """Open the processes of a function, or the connections to a server.
+
+    Raises PermanentFailure where the function cannot be called, or a credential is missing.
+    """
+    name, worker, count_failure = reward.name, context.settings.name, _counter(context, reward.name)
+    if reward.calls_a_server:
+        # The services of other rewards start without the client.
+        from kubealign_services.scoring.servers.factory import open_server_reward
+
+        async with open_server_reward(reward) as server:
+            yield ServerScorer(name, worker, server, reward.error_policy, count_failure)
+        return
+    target = reward.function or reward.plugin or reward.verifier
+    assert target is not None
+    make = partial(FunctionReward, target, reward.timeout_seconds, name)
+    async with _running(FunctionPool(make, reward.calls_in_flight)) as function:
+        is_verifier = reward.verifier is not None
+        yield FunctionScorer(name, worker, function, reward.error_policy, count_failure, is_verifier)
+
+
+@asynccontextmanager
+async def _running(pool: FunctionPool) -> AsyncIterator[FunctionPool]:
+    """Run the processes of a function. Raises PermanentFailure where they cannot be started."""
+    try:
+        await pool.start()
+    except RewardError as error:
+        raise PermanentFailure(str(error)) from error
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+def _counter(context: ProcessContext, name: str) -> Callable[[str], None]:
+    """Return a function that counts a failure of a kind."""
+    failures = context.metrics.reward_failures
+    return lambda kind: failures.labels(name, kind).inc()
 
 
 def _import_model_scorer() -> Callable[[ProcessContext, Reward, frozenset[str]], Awaitable[None]]:

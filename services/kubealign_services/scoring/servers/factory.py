@@ -1,0 +1,36 @@
+"""Opens the reward of another server that the spec names."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from kubealign.spec.sections.rewards import Reward
+from kubealign_services.scoring.servers.contract import ServerReward
+from kubealign_services.scoring.servers.endpoint import Endpoint
+from kubealign_services.scoring.servers.http_reward import HttpServerReward
+from kubealign_services.scoring.servers.judge.judge_reward import CHAT_PATH, JudgeServerReward
+
+#: Requests of a comparison, whose two orders are asked for at the same time.
+_REQUESTS_PER_CALL = 2
+
+
+@asynccontextmanager
+async def open_server_reward(reward: Reward) -> AsyncIterator[ServerReward]:
+    """Open the connections of a reward with `http` or `judge`.
+
+    Raises PermanentFailure where a credential is missing.
+    """
+    connections = _REQUESTS_PER_CALL * reward.calls_in_flight
+    if reward.http is not None:
+        name = f"reward {reward.name}: http"
+        url, timeout = reward.http.url, reward.timeout_seconds
+        async with Endpoint(name, reward.http, url, timeout, connections) as endpoint:
+            yield HttpServerReward(reward.name, endpoint)
+        return
+    assert reward.judge is not None
+    name, url = f"reward {reward.name}: judge", reward.judge.url.rstrip("/") + CHAT_PATH
+    async with Endpoint(name, reward.judge, url, reward.timeout_seconds, connections) as endpoint:
+        judge = JudgeServerReward(reward.judge, endpoint)
+        try:
+            yield judge
+        finally:
+            await judge.close()

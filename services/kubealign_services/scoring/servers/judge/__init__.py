@@ -1,0 +1,1 @@
+"""A language model as a judge: its questions, and the reading of its answers."""
