@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
-from kubealign_services.roles.driver.validation.metrics import ValidationSample
+from kubealign_services.roles.driver.validation.samples import ValidationSample
 from support.rounds_in_process import Policy, rounds_job
 
 pytestmark = pytest.mark.timeout(200)

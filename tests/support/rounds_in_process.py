@@ -30,7 +30,7 @@ from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.sources.iterative.builder import build_round_source
 from kubealign_services.roles.driver.sources.iterative.source import RoundSource
 from kubealign_services.roles.driver.state import JobState
-from kubealign_services.roles.driver.validation.metrics import ValidationSample
+from kubealign_services.roles.driver.validation.samples import ValidationSample
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.weights import FixedWeights
 from kubealign_services.roles.rollout.worker import RolloutWorker

@@ -113,9 +113,14 @@ from kubealign.spec.sections.training import (
     Trainer,
 )
 from kubealign.spec.sections.validation import (
+    NOTHING_STOPS,
+    SCORE_SOURCES,
+    TOO_FEW_SAMPLES,
+    VERIFIER_CONNECTS_NOWHERE,
     EarlyStopping,
     EarlyStoppingTarget,
     Validation,
+    ValidationSampling,
     ValidationScore,
 )
 from kubealign.spec.sections.verifiers import LinearLength
@@ -472,6 +477,9 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     UnpairedDataset: _DATASET_RULES,
     CheckpointSource: exactly_one_of(PARENT_MEMBERS, PARENT_EXAMPLE),
     VolumeFileSource: exactly_one_of(["path", "paths"], "path: train.parquet"),
+    ValidationSampling: [
+        CelRule("self.passAt.all(k, k <= self.samplesPerPrompt)", TOO_FEW_SAMPLES, field_path=".passAt"),
+    ],
     EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     SamplingSpec: [
         CelRule(
@@ -645,7 +653,13 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         ),
         *_RESERVED_NAME_RULES,
     ],
-    ValidationScore: _RESERVED_NAME_RULES,
+    ValidationScore: [
+        *exactly_one_of(SCORE_SOURCES),
+        CelRule(
+            "self.egress.size() == 0 || !has(self.verifier)", VERIFIER_CONNECTS_NOWHERE, field_path=".egress"
+        ),
+        *_RESERVED_NAME_RULES,
+    ],
     TrackerSpec: exactly_one_of(
         [field_alias(TrackerSpec, name) for name in TRACKER_MEMBERS], "tensorBoard: {}"
     ),
@@ -675,7 +689,8 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "self.metric.startsWith('val/')",
             "must name a validation metric, such as val/loss: they begin with val/",
             field_path=".metric",
-        )
+        ),
+        CelRule("has(self.target) || has(self.patience)", NOTHING_STOPS),
     ],
     IpBlock: [
         CelRule(

@@ -18,6 +18,8 @@ from kubealign.spec.model_types import router_type_error
 from kubealign.spec.sections.engines import LOOPBACK_URL_PATTERN, Engine
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.rewards import Reward
+from kubealign.spec.sections.validation import ValidationScore
 
 
 class NoticeLevel(StrEnum):
@@ -134,23 +136,32 @@ def _precision_mix(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
 
 
 def _egress(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
-    """Note that egress is a matter of the cluster's network, and what an inference server needs of it."""
-    egress = {f"spec.rewards[{index}].egress": entry.egress for index, entry in enumerate(spec.rewards)}
-    egress |= {
-        f"spec.validation.sampling.scores[{index}].egress": entry.egress
-        for index, entry in enumerate(spec.validation_scores)
+    """Note that egress is a matter of the cluster's network, and what servers need of it."""
+    entries: dict[str, Reward | ValidationScore] = {
+        f"spec.rewards[{i}]": e for i, e in enumerate(spec.rewards)
     }
+    entries |= {f"spec.validation.sampling.scores[{i}]": e for i, e in enumerate(spec.validation_scores)}
+    egress = {f"{path}.egress": entry.egress for path, entry in entries.items()}
     egress["spec.rollout.egress"] = spec.rollout.egress
-    server = spec.rollout.engine.openai if spec.samples else None
-    if server is not None and not spec.rollout.egress and not re.match(LOOPBACK_URL_PATTERN, server.url):
-        yield JobNotice(
-            NoticeLevel.NOTE,
-            "spec.rollout.egress",
-            f"is empty, so that in a cluster the workers cannot connect to {server.url} "
-            "(spec.rollout.engine.openai.url): name the server's namespace or addresses. On one machine it "
-            "has no effect",
-        )
+    #: Field of egress -> field of a URL, and the URL.
+    servers = {
+        f"{path}.egress": (f"{path}.{kind}.url", server.url)
+        for path, entry in entries.items()
+        for kind, server in (("http", entry.http), ("judge", entry.judge))
+        if server is not None
+    }
+    engine = spec.rollout.engine.openai if spec.samples else None
+    if engine is not None:
+        servers["spec.rollout.egress"] = ("spec.rollout.engine.openai.url", engine.url)
     for path, rules in egress.items():
+        field, url = servers.get(path, ("", ""))
+        if url and not rules and not re.match(LOOPBACK_URL_PATTERN, url):
+            yield JobNotice(
+                NoticeLevel.NOTE,
+                path,
+                f"is empty, so that in a cluster the process cannot connect to {url} ({field}): name the "
+                "server's namespace or addresses. On one machine it has no effect",
+            )
         if rules:
             yield JobNotice(
                 NoticeLevel.NOTE,

@@ -3,7 +3,7 @@ loop over the samples computes, and no function is called for the rows of anothe
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import fmean, pstdev, stdev
 from typing import Any
@@ -78,6 +78,13 @@ def write_job(folder: Path) -> Path:
         validation={
             "data": {"prompts": {"source": held_out, "limit": 2, "values": {"source": "sums"}}},
             "atStart": False,
+            "sampling": {
+                "samplesPerPrompt": 4,
+                "passAt": [1, 4],
+                "passThreshold": 0.5,
+                "majority": {"regex": {"pattern": "(.)"}},
+                "confidence": 0.9,
+            },
         },
         checkpoint={"everySteps": 2, "recordBatches": True},
     )
@@ -117,6 +124,28 @@ def expected_advantages(batch: Batch, scores: dict[str, list[float | None]]) -> 
     ]
 
 
+def check_validation(answers: Path, metrics: dict[str, float]) -> None:
+    """Compare the metrics of four responses to each of two prompts with a loop over the stored ones."""
+    prompts: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for line in answers.read_text().splitlines():
+        answer = json.loads(line)
+        prompts[answer["group_id"]].append((answer["response"], answer["scores"]["exact"]))
+    assert [len(members) for members in prompts.values()] == [4, 4]
+    passing = [[score >= 0.5 for _, score in members] for members in prompts.values()]
+    name = "val/reward/exact"
+    assert metrics[f"{name}/pass@1"] == pytest.approx(fmean(fmean(each) for each in passing))
+    assert metrics[f"{name}/pass@4"] == fmean(any(each) for each in passing)
+    majorities = []
+    for members in prompts.values():
+        votes = Counter(response[-1] for response, _ in members if response)
+        winners = [answer for answer, count in votes.items() if count == max(votes.values())]
+        by_answer = [fmean(s for r, s in members if r and r[-1] == answer) for answer in winners]
+        majorities.append(fmean(by_answer) if by_answer else fmean(score for _, score in members))
+    assert metrics[f"{name}/majority@4"] == pytest.approx(fmean(majorities))
+    for each in (name, f"{name}/pass@1", f"{name}/pass@4", f"{name}/majority@4"):
+        assert metrics[f"{each}/ci_low"] <= metrics[each] <= metrics[f"{each}/ci_high"]
+
+
 def test_each_reward_scores_the_samples_of_its_source(tmp_path: Path) -> None:
     with RunningJobs(write_job(tmp_path), tmp_path / "runs", "--no-dashboard") as run:
         assert run.end(150) == 0, run.output[-4000:]
@@ -151,6 +180,7 @@ def test_each_reward_scores_the_samples_of_its_source(tmp_path: Path) -> None:
         assert set(rows) == {f'"{source}"'}
     validated = next(line for line in metrics if "val/reward/exact" in line)
     assert "val/reward/style" not in validated
+    check_validation(folder / "validation" / f"step-{STEPS:06d}.jsonl", validated)
     shown = [
         parse_sample("", 0, json.loads(line)) for line in (folder / "samples.jsonl").read_text().splitlines()
     ]

@@ -1,6 +1,5 @@
 """Specs of iterative algorithms: in each round the policy produces the rows of the next training phase."""
 
-import re
 from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, Field
@@ -8,6 +7,7 @@ from pydantic import AfterValidator, Field
 from kubealign.spec.algorithms.base import AlgorithmSpec, Requirement
 from kubealign.spec.base import MAX_INT32, SpecModel
 from kubealign.spec.placeholders import placeholder_names
+from kubealign.spec.regular_expressions import check_one_group
 
 
 def _check_judge_prompt(template: str) -> str:
@@ -21,17 +21,6 @@ def _check_judge_prompt(template: str) -> str:
     return template
 
 
-def _check_score_pattern(pattern: str) -> str:
-    """Check that a regular expression has exactly one group. Raises ValueError."""
-    try:
-        groups = re.compile(pattern).groups
-    except re.error as error:
-        raise ValueError(f"is not a regular expression: {error}") from error
-    if groups != 1:
-        raise ValueError(f"must have one group, the score's, and has {groups}: (?:...) groups without one")
-    return pattern
-
-
 #: Prompt for the judge.
 JudgePrompt: TypeAlias = Annotated[
     str, Field(min_length=1, max_length=16384), AfterValidator(_check_judge_prompt)
@@ -39,7 +28,7 @@ JudgePrompt: TypeAlias = Annotated[
 
 #: Regular expression that extracts a score.
 ScorePattern: TypeAlias = Annotated[
-    str, Field(min_length=1, max_length=1024), AfterValidator(_check_score_pattern)
+    str, Field(min_length=1, max_length=1024), AfterValidator(check_one_group)
 ]
 
 

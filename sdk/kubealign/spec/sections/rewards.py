@@ -33,6 +33,7 @@ from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
+from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls
 from kubealign.spec.sections.verifiers import Verifier
 
 
@@ -44,18 +45,6 @@ class RewardPlacement(StrEnum):
 
     OWN = "Own"
     WITH_CRITIC = "WithCritic"
-
-
-class RewardErrorPolicy(StrEnum):
-    """Retry: the prompt is sampled again, and replaced after its last retry.
-
-    Zero: the reward of the sample is 0. Skip: the reward does not apply to the sample. Fail: the job fails.
-    """
-
-    RETRY = "Retry"
-    ZERO = "Zero"
-    SKIP = "Skip"
-    FAIL = "Fail"
 
 
 class FileFunction(SpecModel):
@@ -118,8 +107,6 @@ NO_CALLS_OF_ITS_OWN = "a model scores its samples in one batch: remove it"
 
 #: Fields of `Reward`, exactly one of which is set.
 REWARD_SOURCES = ("model", "ensemble", "function", "plugin", "verifier", "http", "judge")
-#: Calls in flight of a reward of another server, where the spec states none.
-_SERVER_CONCURRENCY = 8
 
 
 class FirstStepsMoments(SpecModel):
@@ -185,7 +172,7 @@ class RewardPlugin(SpecModel):
 RewardSources: TypeAlias = Annotated[list[EntryName], Field(min_length=1, max_length=64), distinct_items]
 
 
-class Reward(SpecModel):
+class Reward(ScoreCalls, SpecModel):
     """One reward source: exactly one of model, ensemble, function, plugin, verifier, http and judge.
 
     The reward of a response is the weighted sum over the rewards that apply to it.
@@ -277,30 +264,6 @@ class Reward(SpecModel):
     def models(self) -> list[Model]:
         """All models of this reward."""
         return [self.model] if self.model is not None else list(self.ensemble.models) if self.ensemble else []
-
-    @property
-    def calls_a_server(self) -> bool:
-        """True where another server gives the reward."""
-        return self.http is not None or self.judge is not None
-
-    @property
-    def calls_in_flight(self) -> int:
-        """Number of concurrent calls of each replica."""
-        return self.concurrency or (_SERVER_CONCURRENCY if self.calls_a_server else 1)
-
-    @property
-    def error_policy(self) -> RewardErrorPolicy:
-        """Effect of a sample without a reward."""
-        return self.on_error or (RewardErrorPolicy.SKIP if self.calls_a_server else RewardErrorPolicy.RETRY)
-
-    def named_columns(self) -> dict[str, str]:
-        """Return field -> column of the data set that the source needs."""
-        if self.verifier is not None:
-            return {f"verifier.{field}": column for field, column in self.verifier.named_columns().items()}
-        if self.judge is not None:
-            columns = self.judge.task.named_columns()
-            return {f"judge.task.{field}": column for field, column in columns.items()}
-        return {}
 
     @model_validator(mode="after")
     def _one_source(self) -> "Reward":

@@ -1,52 +1,170 @@
 """Validation on held-out rows, and early stopping."""
 
-from pydantic import Field, model_validator
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, Field, model_validator
 
 from kubealign.spec.base import (
+    CHOICES_PATTERN,
+    LIST_SET_SCHEMA,
     MAX_INT32,
     EntryName,
     ShortText,
     SpecModel,
+    SpecUnion,
+    distinct_items,
+    field_errors,
     list_map_schema,
     require_exactly_one,
 )
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
+from kubealign.spec.regular_expressions import check_one_group
 from kubealign.spec.sections.data import Data
+from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
 from kubealign.spec.sections.rewards import RewardFunction
+from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls
+from kubealign.spec.sections.verifiers import Verifier
+
+#: Message for a number of responses of pass@k.
+TOO_FEW_SAMPLES = "must be at most samplesPerPrompt"
+
+PassCount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
 
 
-class ValidationScore(SpecModel):
-    """A function that scores responses sampled for validation. The score is reported, never trained on."""
+#: Fields of `ValidationScore`, exactly one of which is set.
+SCORE_SOURCES = ("function", "verifier", "http", "judge")
+
+#: Message for the egress of a score that is a verifier.
+VERIFIER_CONNECTS_NOWHERE = "a verifier connects to no server: remove it"
+
+
+class ValidationScore(ScoreCalls, SpecModel):
+    """A score of responses sampled for validation, which is reported and never trained on: exactly one of
+    function, verifier, http and judge.
+    """
 
     name: EntryName = Field(
         description="Unique in the job, also among the rewards; reported in the metrics as val/NAME."
     )
-    function: RewardFunction = Field(description="The scoring function.")
+    function: RewardFunction | None = Field(None, description="A Python function.")
+    verifier: Verifier | None = Field(
+        None, description="A rule that checks the response, most often against a column of the row."
+    )
+    http: HttpReward | None = Field(None, description="A service of yours that scores samples.")
+    judge: JudgeReward | None = Field(
+        None,
+        description="A language model of another server. With the task pairwise the score is the win rate "
+        "against a column of the rows.",
+    )
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Calls in flight, which are requests to another server, or processes of a function. "
+        "null: 8 for http and judge, else 1.",
+    )
     timeout_seconds: float = Field(
         30.0,
         gt=0,
         description="Longest time that the function may take for one sample. Samples that were scored "
-        "together and take longer are scored again in smaller calls.",
+        "together and take longer are scored again in smaller calls. With http and judge: time of a request.",
+    )
+    on_error: RewardErrorPolicy | None = Field(
+        None,
+        description="Effect of a sample for which the source gives no score, as for a reward. null: Skip for "
+        "http and judge, else Retry.",
     )
     egress: Egress = Field(
-        default_factory=list, description=f"Destinations that the function {EGRESS_DESCRIPTION}"
+        default_factory=list, description=f"Destinations that the function or score {EGRESS_DESCRIPTION}"
     )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ValidationScore":
+        """Check that one source is set and that the other fields fit it."""
+        require_exactly_one(self, list(SCORE_SOURCES))
+        if self.verifier is not None and self.egress:
+            raise field_errors("ValidationScore", (("egress",), self.egress, VERIFIER_CONNECTS_NOWHERE))
+        return self
+
+
+class BoxedAnswer(SpecModel):
+    r"""The content of the last `\boxed{}`, without spaces."""
+
+
+class NumberAnswer(SpecModel):
+    """The last number."""
+
+
+class ChoiceAnswer(SpecModel):
+    """The letter that the response chooses, as for the verifier multipleChoice."""
+
+    choices: Annotated[str, Field(pattern=CHOICES_PATTERN, max_length=26)] = Field(
+        "ABCD", description="The letters of the choices."
+    )
+
+
+class RegexAnswer(SpecModel):
+    """The first group of the last match, without spaces around it."""
+
+    pattern: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(check_one_group)] = Field(
+        description="Regular expression with one group."
+    )
+
+
+class MajorityVote(SpecUnion):
+    """Answer of a response, by which the responses to a prompt vote."""
+
+    boxed: BoxedAnswer | None = Field(None, description="The content of a box of LaTeX.")
+    number: NumberAnswer | None = Field(None, description="The last number.")
+    choice: ChoiceAnswer | None = Field(None, description="A letter of a multiple choice.")
+    regex: RegexAnswer | None = Field(None, description="A match of a regular expression.")
 
 
 class ValidationSampling(SpecModel):
     """Sampling of responses to the validation prompts.
 
-    Reported as val/reward/NAME for the job's rewards, val/NAME for the scores, and val/response_length.
+    Reported as val/reward/NAME for the job's rewards, val/NAME for the scores, and val/response_length. The
+    mean of a score over all responses is avg@samplesPerPrompt.
     """
 
     samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0: greedy decoding.")
+    pass_at: Annotated[list[PassCount], Field(max_length=16), distinct_items] = Field(
+        default_factory=list,
+        json_schema_extra=LIST_SET_SCHEMA,
+        description="Numbers k of responses, at most samplesPerPrompt: NAME/pass@k is the probability that "
+        "one of k responses passes, estimated without bias from all responses to a prompt.",
+    )
+    pass_threshold: float = Field(1.0, description="Least score of a response that passes.")
+    majority: MajorityVote | None = Field(
+        None,
+        description="NAME/majority@N: score of the most frequent answer among the N responses to a prompt.",
+    )
+    confidence: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Level of confidence intervals, such as 0.95: NAME/ci_low and NAME/ci_high, by a "
+        "bootstrap over the prompts; null: none.",
+    )
     scores: list[ValidationScore] = Field(
         default_factory=list,
         max_length=16,
         json_schema_extra=list_map_schema("name"),
         description="Additional scores of the responses.",
     )
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> "ValidationSampling":
+        """Check that there are as many responses as pass@k needs."""
+        for index, k in enumerate(self.pass_at):
+            if k > self.samples_per_prompt:
+                raise field_errors(
+                    "ValidationSampling",
+                    (("passAt", index), k, f"{TOO_FEW_SAMPLES}, {self.samples_per_prompt}"),
+                )
+        return self
 
 
 class EarlyStoppingTarget(SpecModel):
@@ -69,11 +187,46 @@ class EarlyStoppingTarget(SpecModel):
         return value <= self.at_most
 
 
+class MetricDirection(StrEnum):
+    """Maximize: a larger value is better. Minimize: a smaller one is."""
+
+    MAXIMIZE = "Maximize"
+    MINIMIZE = "Minimize"
+
+    def is_better(self, value: float, than: float, margin: float) -> bool:
+        """Return True if a value is better than another one by more than a margin."""
+        return value > than + margin if self is MetricDirection.MAXIMIZE else value < than - margin
+
+
+class EarlyStoppingPatience(SpecModel):
+    """End after validations in a row without a better value than the best so far."""
+
+    validations: int = Field(ge=1, le=MAX_INT32, description="Validations without a better value.")
+    direction: MetricDirection = Field(MetricDirection.MAXIMIZE, description="Direction of better values.")
+    margin: float = Field(0.0, ge=0, description="A value must be better by more than this to count.")
+
+
+#: Message for early stopping without a condition.
+NOTHING_STOPS = "nothing ends the job: set target, patience or both"
+
+
 class EarlyStopping(SpecModel):
-    """Early stopping: the job ends as Succeeded when a validation metric reaches its target."""
+    """Early stopping: the job ends as Succeeded when a validation metric reaches its target, or stays away
+    from a better value.
+    """
 
     metric: ShortText = Field(description="A metric under val/, such as val/loss or val/exact.")
-    target: EarlyStoppingTarget = Field(description="Target value of the metric.")
+    target: EarlyStoppingTarget | None = Field(None, description="Target value of the metric.")
+    patience: EarlyStoppingPatience | None = Field(
+        None, description="Validations that the job waits for a better value."
+    )
+
+    @model_validator(mode="after")
+    def _has_condition(self) -> "EarlyStopping":
+        """Check that something ends the job."""
+        if self.target is None and self.patience is None:
+            raise field_errors("EarlyStopping", (("target",), None, NOTHING_STOPS))
+        return self
 
 
 class Validation(SpecModel):

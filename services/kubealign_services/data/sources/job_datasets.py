@@ -9,6 +9,7 @@ from kubealign.spec.algorithms import Algorithm, Hint
 from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.sections.data import SOURCE_COLUMN, Data
+from kubealign.spec.sections.score_calls import ScoreCalls
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.field_mapping import (
     DataSet,
@@ -96,6 +97,7 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
             )
     _check_source_column(spec, validation_rows)
     _check_reward_columns(spec, validation_rows)
+    _check_score_columns(spec, validation_rows)
     return JobDatasets(train, validation_rows, spec.data, hint)
 
 
@@ -113,16 +115,24 @@ def _check_source_column(spec: AlignmentJobSpec, validation_rows: Sequence[RowDa
 def _check_reward_columns(spec: AlignmentJobSpec, datasets: Sequence[RowDataset]) -> None:
     """Raise DataError where a reward needs a column that the rows that it scores do not have."""
     for index, reward in enumerate(spec.rewards):
-        columns = reward.named_columns()
         for rows in datasets:
             # Rows of validation without a mixture may be of any source.
             if not rows.entry or reward.scores_source(rows.entry):
-                require_columns(
-                    rows, {f"spec.rewards[{index}].{field}": column for field, column in columns.items()}
-                )
-                if reward.judge is not None:
-                    template_path = f"spec.rewards[{index}].judge.template"
-                    require_columns(rows, dict.fromkeys(reward.judge.template_columns, template_path))
+                _require_scored_columns(rows, reward, f"spec.rewards[{index}]")
+
+
+def _check_score_columns(spec: AlignmentJobSpec, validation_rows: Sequence[RowDataset]) -> None:
+    """Raise DataError where a validation score needs a column that the rows do not have."""
+    for index, score in enumerate(spec.validation_scores):
+        for rows in validation_rows:
+            _require_scored_columns(rows, score, f"spec.validation.sampling.scores[{index}]")
+
+
+def _require_scored_columns(rows: RowDataset, entry: ScoreCalls, path: str) -> None:
+    columns = {f"{path}.{field}": column for field, column in entry.named_columns().items()}
+    require_columns(rows, columns)
+    for column in () if entry.judge is None else entry.judge.template_columns:
+        require_columns(rows, {f"{path}.judge.template": column})
 
 
 def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> list[RowDataset]:

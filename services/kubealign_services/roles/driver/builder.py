@@ -68,7 +68,8 @@ from kubealign_services.roles.driver.trainer_client import (
     OldLogprobs,
     TrainerClient,
 )
-from kubealign_services.roles.driver.validation.metrics import ValidationSample
+from kubealign_services.roles.driver.validation.metrics import SummaryOptions
+from kubealign_services.roles.driver.validation.samples import ValidationSample
 from kubealign_services.roles.driver.validation.sampling import ValidationSampler, ValidationScorers
 from kubealign_services.roles.driver.validation.validation import (
     HeldOutLoss,
@@ -340,7 +341,14 @@ def build_validation(
         names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
         names |= {score.name: f"val/{score.name}" for score in sampling.scores}
         measurements.append(
-            SampledResponses(sampler, names, spec.group_by, context.run_dir / "validation", show)
+            SampledResponses(
+                sampler,
+                names,
+                spec.group_by,
+                context.run_dir / "validation",
+                show,
+                SummaryOptions.of_spec(sampling),
+            )
         )
     return ValidationSchedule(spec, measurements, report, names.values(), job.spec.checkpoint.keep_best)
 

@@ -85,6 +85,9 @@ class JobState(BaseModel):
     #: The latest validation metrics and the step of their measurement.
     validation: dict[str, float] = {}
     validated_step: int | None = None
+    #: Best value of the metric of early stopping so far, and number of validations since then.
+    best_validation: float | None = None
+    validations_since_best: int = 0
     #: Reason to end the job before maxSteps; empty: none.
     finished: str = ""
 

@@ -7,7 +7,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from kubealign.spec.sections.rewards import RewardErrorPolicy
+from kubealign.spec.sections.score_calls import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2
 from kubealign_services.roles.reward.result_scorer import ResultScorer
 from kubealign_services.runtime.rpc.errors import InvalidRequest

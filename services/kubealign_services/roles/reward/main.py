@@ -1,11 +1,12 @@
 """Reward process: `python -m kubealign_services.roles.reward.main SETTINGS.json`."""
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
 from kubealign.spec.sections.rewards import Reward
+from kubealign.spec.sections.validation import ValidationScore
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
 from kubealign_services.roles.reward.result_scorer import ResultScorer
 from kubealign_services.roles.reward.server_scorer import ServerScorer
@@ -31,12 +32,7 @@ async def serve(context: ProcessContext) -> None:
             return
     for score in spec.validation_scores:
         if score.name == name:
-            worker, count_failure = context.settings.name, _counter(context, name)
-            make = partial(FunctionReward, score.function, score.timeout_seconds, name)
-            async with _running(FunctionPool(make, 1)) as function:
-                scorer = FunctionScorer(name, worker, function, on_failure=count_failure)
-                purpose = frozenset({"validation"})
-                await serve_scorer(context, f"reward-{name}", purpose, scorer, RewardServicer(scorer))
+            await _serve_calls(context, score, frozenset({"validation"}))
             return
     names = [*(reward.name for reward in spec.rewards), *(score.name for score in spec.validation_scores)]
     raise PermanentFailure(f"the job has no reward {name}; there are {', '.join(names)}")
@@ -47,43 +43,60 @@ async def _serve_reward(context: ProcessContext, reward: Reward, purposes: froze
     if reward.models:
         serve_models = await context.compute(_import_model_scorer)
         await serve_models(context, reward, purposes)
-        return
-    async with _open_scorer(context, reward) as own:
-        scorer = restrict_to_sources(own, reward.name, context.settings.name, reward.sources)
+    else:
+        await _serve_calls(context, reward, purposes, reward.sources)
+
+
+async def _serve_calls(
+    context: ProcessContext,
+    entry: Reward | ValidationScore,
+    purposes: frozenset[str],
+    sources: Sequence[str] | None = None,
+) -> None:
+    """Score by calls of a function or of another server."""
+    async with _open_scorer(context, entry) as own:
+        scorer = restrict_to_sources(own, entry.name, context.settings.name, sources)
         most_samples = MAX_PULL_COUNT
-        if reward.calls_a_server:
-            most_samples = 1 if reward.http is None else reward.http.samples_per_request
+        if entry.calls_a_server:
+            most_samples = 1 if entry.http is None else entry.http.samples_per_request
         await serve_scorer(
             context,
-            f"reward-{reward.name}",
+            f"reward-{entry.name}",
             purposes,
             scorer,
             RewardServicer(scorer),
-            calls=reward.calls_in_flight,
+            calls=entry.calls_in_flight,
             most_samples=most_samples,
         )
 
 
 @asynccontextmanager
-async def _open_scorer(context: ProcessContext, reward: Reward) -> AsyncIterator[ResultScorer]:
+async def _open_scorer(
+    context: ProcessContext, entry: Reward | ValidationScore
+) -> AsyncIterator[ResultScorer]:
     """Open the processes of a function, or the connections to a server.
 
     Raises PermanentFailure where the function cannot be called, or a credential is missing.
     """
-    name, worker, count_failure = reward.name, context.settings.name, _counter(context, reward.name)
-    if reward.calls_a_server:
-        # The services of other rewards start without the client.
+    name, worker, failures = entry.name, context.settings.name, context.metrics.reward_failures
+
+    def count_failure(kind: str) -> None:
+        failures.labels(name, kind).inc()
+
+    if entry.calls_a_server:
+        # Functions start without the client.
         from kubealign_services.scoring.servers.factory import open_server_reward
 
-        async with open_server_reward(reward) as server:
-            yield ServerScorer(name, worker, server, reward.error_policy, count_failure)
+        async with open_server_reward(entry) as server:
+            yield ServerScorer(name, worker, server, entry.error_policy, count_failure)
         return
-    target = reward.function or reward.plugin or reward.verifier
+    plugin = entry.plugin if isinstance(entry, Reward) else None
+    target = entry.function or plugin or entry.verifier
     assert target is not None
-    make = partial(FunctionReward, target, reward.timeout_seconds, name)
-    async with _running(FunctionPool(make, reward.calls_in_flight)) as function:
-        is_verifier = reward.verifier is not None
-        yield FunctionScorer(name, worker, function, reward.error_policy, count_failure, is_verifier)
+    make = partial(FunctionReward, target, entry.timeout_seconds, name)
+    async with _running(FunctionPool(make, entry.calls_in_flight)) as function:
+        is_verifier = entry.verifier is not None
+        yield FunctionScorer(name, worker, function, entry.error_policy, count_failure, is_verifier)
 
 
 @asynccontextmanager
@@ -97,12 +110,6 @@ async def _running(pool: FunctionPool) -> AsyncIterator[FunctionPool]:
         yield pool
     finally:
         await pool.close()
-
-
-def _counter(context: ProcessContext, name: str) -> Callable[[str], None]:
-    """Return a function that counts a failure of a kind."""
-    failures = context.metrics.reward_failures
-    return lambda kind: failures.labels(name, kind).inc()
 
 
 def _import_model_scorer() -> Callable[[ProcessContext, Reward, frozenset[str]], Awaitable[None]]:

@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from kubealign.spec.sections.rewards import RewardErrorPolicy
+from kubealign.spec.sections.score_calls import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.scoring.functions.batching import Outcome
 from kubealign_services.scoring.functions.errors import RewardError, RewardHung

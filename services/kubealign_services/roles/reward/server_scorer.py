@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from kubealign.spec.sections.rewards import RewardErrorPolicy
+from kubealign.spec.sections.score_calls import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2
 from kubealign_services.roles.reward.result_scorer import ResultScorer
 from kubealign_services.scoring.functions.batching import Outcome

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from kubealign.spec.sections.rewards import Reward
+from kubealign.spec.sections.score_calls import ScoreCalls
 from kubealign_services.scoring.servers.contract import ServerReward
 from kubealign_services.scoring.servers.endpoint import Endpoint
 from kubealign_services.scoring.servers.http_reward import HttpServerReward
@@ -14,8 +14,8 @@ _REQUESTS_PER_CALL = 2
 
 
 @asynccontextmanager
-async def open_server_reward(reward: Reward) -> AsyncIterator[ServerReward]:
-    """Open the connections of a reward with `http` or `judge`.
+async def open_server_reward(reward: ScoreCalls) -> AsyncIterator[ServerReward]:
+    """Open the connections of a reward, or a validation score, with `http` or `judge`.
 
     Raises PermanentFailure where a credential is missing.
     """

@@ -3,7 +3,6 @@
 It limits the time of a comparison by a signal, so it runs in a main thread only.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from math_verify import parse, verify
 
 from kubealign.spec.sections.verifiers import MathExtraction, MathVerifier
 from kubealign_services.scoring.functions.results import RewardResult
+from kubealign_services.scoring.verifiers.boxes import last_box
 from kubealign_services.scoring.verifiers.contract import UnusableRow
 
 #: Seconds for reading a response, and for one comparison; an answer that takes longer is wrong.
@@ -20,7 +20,6 @@ _COMPARE_SECONDS = 5
 _EXPECTED_SECONDS = 60
 
 _BOX = "\\boxed"
-_BOX_START = re.compile(r"\\boxed\s*\{")
 _GSM8K_MARK = "####"
 
 
@@ -48,17 +47,6 @@ class MathAnswer:
         # The last form is the text that was read.
         read = f"read {actual[-1]}" if actual else "read no answer"
         return RewardResult(float(right), explanation=f"{read}; the answer is {expected[-1]}")
-
-
-def last_box(text: str) -> str | None:
-    r"""Return what the last complete `\boxed{}` encloses; None without one."""
-    for start in (match.end() for match in reversed(list(_BOX_START.finditer(text)))):
-        depth = 1
-        for end in range(start, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                return text[start:end]
-    return None
 
 
 def _parse_expected(answer: Any, column: str) -> list[Any]:

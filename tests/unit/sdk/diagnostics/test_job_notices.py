@@ -55,6 +55,31 @@ def test_a_server_that_the_workers_cannot_reach_in_a_cluster_is_noted() -> None:
     assert "is empty" not in allowed
 
 
+def test_reward_servers_that_cannot_be_reached_in_a_cluster_are_noted() -> None:
+    def noted(url: str, **reward: Any) -> list[tuple[str, str]]:
+        judge = {"url": url, "model": "m", "task": {"pointwise": {}}}
+        score = {"name": "fair", "http": {"url": url}}
+        changes = {
+            "spec.rewards": [{"name": "good", "judge": judge, **reward}],
+            "spec.validation": {
+                "data": {"prompts": {"source": {"path": "x"}}},
+                "sampling": {"scores": [score]},
+            },
+        }
+        every = notices("rloo", changes)
+        return [(each.path, each.message) for each in every if each.message.startswith("is empty")]
+
+    (first_path, first), (second_path, second) = noted("https://judge.example/v1")
+    assert (first_path, second_path) == (
+        "spec.rewards[0].egress",
+        "spec.validation.sampling.scores[0].egress",
+    )
+    assert "https://judge.example/v1 (spec.rewards[0].judge.url)" in first
+    assert "(spec.validation.sampling.scores[0].http.url)" in second
+    assert len(noted("https://judge.example/v1", egress=[{"anywhere": {}}])) == 1
+    assert not noted("http://localhost:8000/v1")
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -19,7 +19,7 @@ from kubealign_services.batch.reward_columns import read_scores, reward_names
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.roles.driver.metrics.report import StepRecord, append_lines
-from kubealign_services.roles.driver.validation.metrics import ValidationSample
+from kubealign_services.roles.driver.validation.samples import ValidationSample
 from kubealign_services.telemetry.json_values import to_json
 
 log = logging.getLogger(__name__)

@@ -1,99 +1,137 @@
 """Validation metrics of sampled responses. Pure."""
 
-import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from kubealign.v1 import rollout_pb2
-from kubealign_services.batch.codec import decode
-from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign.spec.sections.validation import ValidationSampling
+from kubealign_services.roles.driver.validation.answers import Extract, make_extractor
+from kubealign_services.roles.driver.validation.estimators import (
+    bootstrap_interval,
+    majority_score,
+    pass_at_k,
+)
+from kubealign_services.roles.driver.validation.samples import ValidationSample
 
 
 @dataclass(frozen=True)
-class ValidationSample:
-    """One response to a held-out prompt.
+class SummaryOptions:
+    """What is reported of a score beside its mean.
 
-    `scores`: by source; None where it does not apply. `explanations`: by source. `tokens`: the response's
-    ids; `logprobs`: the engine's, one per token.
+    pass_at: numbers k of responses of pass@k. pass_threshold: least score of a response that passes.
+    extract: answer by which the responses to a prompt vote; None: no majority. confidence: level of the
+    intervals; None: none.
     """
 
-    group_id: str
-    prompt: str
-    response: str
-    length: int
-    truncated: bool
-    scores: dict[str, float | None]
-    columns: dict[str, Any]
-    explanations: dict[str, str] = field(default_factory=dict)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    pass_at: Sequence[int] = ()
+    pass_threshold: float = 1.0
+    extract: Extract | None = None
+    confidence: float | None = None
 
-    def to_json(self) -> str:
-        """Return the sample as JSON, without tokens and log-probabilities."""
-        fields = asdict(self)
-        del fields["tokens"], fields["logprobs"]
-        return json.dumps(fields, ensure_ascii=False)
+    @classmethod
+    def of_spec(cls, spec: ValidationSampling) -> "SummaryOptions":
+        extract = None if spec.majority is None else make_extractor(spec.majority)
+        return cls(tuple(spec.pass_at), spec.pass_threshold, extract, spec.confidence)
 
 
-def collect_validation_samples(
-    groups: Sequence[RolloutGroup], sources: Sequence[str]
-) -> list[ValidationSample]:
-    """Return every sample of the groups with the score of each source."""
-    samples = []
-    for group in groups:
-        for index in sorted(group.rollouts):
-            rollout = group.rollouts[index]
-            context = json.loads(rollout.columns)
-            sequence = decode(rollout.sequence)
-            response = sequence.token("loss_mask").bool()
-            samples.append(
-                ValidationSample(
-                    group_id=group.group_id,
-                    prompt=context["prompt"],
-                    response=rollout.response,
-                    length=int(response.sum()),
-                    truncated=rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH,
-                    scores={source: group.reward(index, source) for source in sources},
-                    columns=context["columns"],
-                    explanations=group.explanations(index),
-                    tokens=sequence.tokens[response].tolist(),
-                    logprobs=sequence.token("engine_logprobs")[response].tolist(),
-                )
-            )
-    return samples
+@dataclass(frozen=True)
+class _PromptScores:
+    """Responses to one prompt to which a score applies, and their scores."""
+
+    responses: Sequence[str]
+    scores: Sequence[float]
 
 
 def summarize_samples(
-    samples: Sequence[ValidationSample], metric_names: Mapping[str, str], group_by: str | None
+    samples: Sequence[ValidationSample],
+    metric_names: Mapping[str, str],
+    group_by: str | None,
+    options: SummaryOptions = SummaryOptions(),
 ) -> dict[str, float]:
-    """Return the mean score of each source, the mean length and the share of truncated responses.
+    """Return the mean score of each source with what the options add, the mean length and the share of
+    truncated responses.
 
-    A mean is that of the responses to which the source applies; without any, it is absent.
+    A mean is that of the responses to which the source applies; without any, it is absent. NAME/pass@K and
+    NAME/majority@N are means over the prompts with at least K, or N, such responses, where N is the largest
+    number of them. NAME/ci_low and NAME/ci_high bound the mean, and NAME/pass@K/ci_low and so on the others.
 
     Args:
         metric_names: Source -> val/...
         group_by: Column; means are also returned under NAME/VALUE for each of its values.
     """
-    measured = _mean_metrics(samples, metric_names)
+    measured = _summarize(samples, metric_names, options)
     if group_by is not None:
         for value in sorted({str(sample.columns[group_by]) for sample in samples}):
             subset = [sample for sample in samples if str(sample.columns[group_by]) == value]
-            measured.update(
-                {f"{name}/{value}": mean for name, mean in _mean_metrics(subset, metric_names).items()}
-            )
+            for name, mean in _summarize(subset, metric_names, options).items():
+                measured[f"{name}/{value}"] = mean
     return measured
 
 
-def _mean_metrics(samples: Sequence[ValidationSample], metric_names: Mapping[str, str]) -> dict[str, float]:
+def _summarize(
+    samples: Sequence[ValidationSample], metric_names: Mapping[str, str], options: SummaryOptions
+) -> dict[str, float]:
     if not samples:
         return {}
-    means = {}
+    measured: dict[str, float] = {}
     for source, name in metric_names.items():
-        scores = [score for sample in samples if (score := sample.scores[source]) is not None]
-        if scores:
-            means[name] = fmean(scores)
-    means["val/response_length"] = fmean(sample.length for sample in samples)
-    means["val/truncated_share"] = fmean(sample.truncated for sample in samples)
-    return means
+        prompts = _scores_by_prompt(samples, source)
+        if prompts:
+            measured |= _score_metrics(prompts, name, options)
+    measured["val/response_length"] = fmean(sample.length for sample in samples)
+    measured["val/truncated_share"] = fmean(sample.truncated for sample in samples)
+    return measured
+
+
+def _scores_by_prompt(samples: Sequence[ValidationSample], source: str) -> list[_PromptScores]:
+    scored: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for sample in samples:
+        score = sample.scores[source]
+        if score is not None:
+            scored[sample.group_id].append((sample.response, score))
+    return [_PromptScores(*zip(*members, strict=True)) for members in scored.values()]
+
+
+def _score_metrics(prompts: Sequence[_PromptScores], name: str, options: SummaryOptions) -> dict[str, float]:
+    """Return the metrics of one source.
+
+    Args:
+        prompts: Those with a scored response.
+    """
+    counts = [len(prompt.scores) for prompt in prompts]
+    # One mean over all responses: prompts with more of them count more.
+    metrics = _mean_metrics(name, [sum(prompt.scores) for prompt in prompts], counts, options.confidence)
+    for k in options.pass_at:
+        values = [
+            pass_at_k(len(prompt.scores), _count_passed(prompt, options.pass_threshold), k)
+            for prompt in prompts
+            if len(prompt.scores) >= k
+        ]
+        metrics |= _mean_metrics(f"{name}/pass@{k}", values, [1] * len(values), options.confidence)
+    if options.extract is not None:
+        most = max(counts)
+        values = [
+            majority_score([options.extract(response) for response in prompt.responses], prompt.scores)
+            for prompt in prompts
+            if len(prompt.scores) == most
+        ]
+        metrics |= _mean_metrics(f"{name}/majority@{most}", values, [1] * len(values), options.confidence)
+    return metrics
+
+
+def _count_passed(prompt: _PromptScores, threshold: float) -> int:
+    return sum(score >= threshold for score in prompt.scores)
+
+
+def _mean_metrics(
+    name: str, sums: Sequence[float], counts: Sequence[int], confidence: float | None
+) -> dict[str, float]:
+    """Return the mean, and its interval; empty without a prompt."""
+    if not sums:
+        return {}
+    metrics = {name: sum(sums) / sum(counts)}
+    if confidence is not None:
+        low, high = bootstrap_interval(sums, counts, confidence)
+        metrics |= {f"{name}/ci_low": low, f"{name}/ci_high": high}
+    return metrics

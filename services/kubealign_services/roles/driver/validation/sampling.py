@@ -12,7 +12,7 @@ from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, G
 from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import CriticClient, mask_scores, score_sequences
-from kubealign_services.roles.driver.validation.metrics import ValidationSample, collect_validation_samples
+from kubealign_services.roles.driver.validation.samples import ValidationSample, collect_validation_samples
 from kubealign_services.scoring.row_sources import MissingSource, is_of_source
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kubealign.spec.sections.lifecycle import KeepBest
+from kubealign.spec.sections.validation import EarlyStopping
 from kubealign.spec.sections.validation import Validation as ValidationSpec
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
@@ -16,7 +17,8 @@ from kubealign_services.roles.driver.sources.batch_sources import FrozenModels
 from kubealign_services.roles.driver.sources.row_batches import RowBatches
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient
-from kubealign_services.roles.driver.validation.metrics import ValidationSample, summarize_samples
+from kubealign_services.roles.driver.validation.metrics import SummaryOptions, summarize_samples
+from kubealign_services.roles.driver.validation.samples import ValidationSample
 
 
 class Measurement(Protocol):
@@ -79,6 +81,7 @@ class SampledResponses:
     Args:
         sample: Generates with the weights of the state and returns scored samples.
         metric_names: Source -> name of its metric.
+        options: What is reported of each score beside its mean.
         show: Receives the samples for displays.
     """
 
@@ -89,12 +92,14 @@ class SampledResponses:
         group_by: str | None,
         folder: Path,
         show: Callable[[JobState, Sequence[ValidationSample]], None],
+        options: SummaryOptions,
     ) -> None:
         self._sample = sample
         self._metric_names = metric_names
         self._group_by = group_by
         self._folder = folder
         self._show = show
+        self._options = options
 
     async def __call__(self, state: JobState) -> dict[str, float]:
         samples = await self._sample(state)
@@ -102,7 +107,7 @@ class SampledResponses:
         path = self._folder / f"step-{state.step:06d}.jsonl"
         path.write_text("".join(sample.to_json() + "\n" for sample in samples))
         self._show(state, samples)
-        return summarize_samples(samples, self._metric_names, self._group_by)
+        return summarize_samples(samples, self._metric_names, self._group_by, self._options)
 
 
 class ValidationSchedule:
@@ -169,8 +174,28 @@ class ValidationSchedule:
                     f"{field}: {metric} is not measured; there are {', '.join(sorted(metrics))}"
                 )
         stopping = self._spec.early_stopping if self._spec else None
-        if stopping is None or stopping.metric not in metrics:
-            return
-        value = metrics[stopping.metric]
-        if stopping.target.is_reached(value) and state.step > 0:
-            state.finished = f"{stopping.metric} reached {value:.4g}"
+        if stopping is not None and stopping.metric in metrics:
+            apply_early_stopping(stopping, metrics[stopping.metric], state)
+
+
+def apply_early_stopping(stopping: EarlyStopping, value: float, state: JobState) -> None:
+    """Record a value of the metric, and set `state.finished` if it ends the job.
+
+    The initial weights end no job, but their value counts as the first one.
+    """
+    patience = stopping.patience
+    if patience is not None:
+        best = state.best_validation
+        if best is None or patience.direction.is_better(value, best, patience.margin):
+            state.best_validation, state.validations_since_best = value, 0
+        else:
+            state.validations_since_best += 1
+    if state.step == 0:
+        return
+    if stopping.target is not None and stopping.target.is_reached(value):
+        state.finished = f"{stopping.metric} reached {value:.4g}"
+    elif patience is not None and state.validations_since_best >= patience.validations:
+        state.finished = (
+            f"{stopping.metric} has not been better than {state.best_validation:.4g} for "
+            f"{state.validations_since_best} validations"
+        )

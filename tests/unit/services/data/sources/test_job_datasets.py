@@ -1,4 +1,4 @@
-"""Columns that a job's verifiers need, checked when its rows are opened."""
+"""Columns that a job's rewards and validation scores need, checked when its rows are opened."""
 
 import json
 from pathlib import Path
@@ -59,3 +59,35 @@ def test_only_the_sources_that_the_verifier_scores_need_its_column(tmp_path: Pat
     open_job(tmp_path, rewards=[MATH | {"sources": ["sums"]}, style], data=data)
     with pytest.raises(DataError, match=r"spec\.rewards\[1\]\.verifier\.math\.answerColumn: .*b\.jsonl"):
         open_job(tmp_path, rewards=[style, MATH], data=data)
+
+
+def judge(task: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"name": "j", "judge": {"url": "http://judge/v1", "model": "m", "task": task, **fields}}
+
+
+def test_columns_of_judges_are_named(tmp_path: Path) -> None:
+    data = {"prompts": {"source": write_rows(tmp_path / "a.jsonl", answer="1", old="2")}}
+    open_job(tmp_path, rewards=[judge({"reference": {}}, template="{response}{answer}{old}")], data=data)
+    for entry, path in (
+        (judge({"pairwise": {"baselineColumn": "gold"}}), r"judge\.task\.pairwise\.baselineColumn: .*'gold'"),
+        (judge({"pointwise": {}}, template="{response} {olde}"), r"judge\.template: .*'olde'.*mean 'old'"),
+        (
+            judge({"pointwise": {}}, template="{old}{gold}{response}{old}"),
+            r"judge\.template: .*no column 'gold'",
+        ),
+    ):
+        with pytest.raises(DataError, match=rf"spec\.rewards\[0\]\.{path}"):
+            open_job(tmp_path, rewards=[entry], data=data)
+
+
+def test_columns_of_validation_scores_are_those_of_its_rows(tmp_path: Path) -> None:
+    data = {"prompts": {"source": write_rows(tmp_path / "a.jsonl", answer="1")}}
+
+    def validation(name: str, **columns: str) -> dict[str, Any]:
+        rows = {"prompts": {"source": write_rows(tmp_path / name, **columns)}}
+        return {"data": rows, "sampling": {"scores": [judge({"pairwise": {"baselineColumn": "old"}})]}}
+
+    open_job(tmp_path, data=data, validation=validation("b.jsonl", old="1"))
+    path = r"spec\.validation\.sampling\.scores\[0\]\.judge\.task\.pairwise\.baselineColumn"
+    with pytest.raises(DataError, match=rf"{path}: .*c\.jsonl has no column 'old'"):
+        open_job(tmp_path, data=data, validation=validation("c.jsonl", answer="1"))

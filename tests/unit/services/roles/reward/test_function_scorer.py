@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from kubealign.spec.sections.rewards import RewardErrorPolicy
+from kubealign.spec.sections.score_calls import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack

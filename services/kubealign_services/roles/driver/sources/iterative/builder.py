@@ -18,7 +18,7 @@ from kubealign_services.roles.driver.sources.iterative.round_files import RoundF
 from kubealign_services.roles.driver.sources.iterative.round_maker import RoundContext, RoundMaker, RoundPlan
 from kubealign_services.roles.driver.sources.iterative.source import RoundSchedule, RoundSource
 from kubealign_services.roles.driver.state import JobState
-from kubealign_services.roles.driver.validation.metrics import ValidationSample
+from kubealign_services.roles.driver.validation.samples import ValidationSample
 from kubealign_services.roles.driver.weight_sync import SyncOnDemand
 
 

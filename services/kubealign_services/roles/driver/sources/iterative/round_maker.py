@@ -40,7 +40,7 @@ from kubealign_services.roles.driver.sources.iterative.round_files import (
 )
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient
-from kubealign_services.roles.driver.validation.metrics import ValidationSample, collect_validation_samples
+from kubealign_services.roles.driver.validation.samples import ValidationSample, collect_validation_samples
 from kubealign_services.scoring.combination import Moments, combine_rewards
 
 

@@ -26,7 +26,8 @@ from kubealign_services.roles.driver.metrics.sample_logging import (
     truncate_text,
     truncate_tokens,
 )
-from kubealign_services.roles.driver.validation.metrics import ValidationSample, summarize_samples
+from kubealign_services.roles.driver.validation.metrics import summarize_samples
+from kubealign_services.roles.driver.validation.samples import ValidationSample
 from kubealign_services.telemetry.json_values import to_json
 from kubealign_services.telemetry.trackers.completions import completion_rows
 
