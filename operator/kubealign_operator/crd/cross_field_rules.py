@@ -32,6 +32,7 @@ from kubealign.spec.cross_field_validation import (
     NO_TEACHERS_TO_NAME,
     READS_ALL_ROWS,
     REWARD_SOURCES_NEED_MIXTURE,
+    SGLANG_VALIDATES_UNTRUNCATED,
     STREAMS_NO_HINTS,
     STREAMS_NO_TOKENIZER_TEXTS,
     STREAMS_WITHOUT_END,
@@ -50,7 +51,7 @@ from kubealign.spec.cross_field_validation import (
 )
 from kubealign.spec.field_lookup import nested_model
 from kubealign.spec.sections.data import Data
-from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, Engine
+from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, Engine, InferenceServer
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
 from kubealign.spec.sections.training import Trainer
 from kubealign_operator.crd.cel import CelRule, cel_string, implies
@@ -119,6 +120,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     )
     yield from _name_rules()
     yield from _early_stopping_rules()
+    yield from _validation_sampling_rules()
     yield from _keep_best_rules()
 
 
@@ -602,6 +604,19 @@ def _early_stopping_rules() -> Iterator[CelRule]:
         "early stopping needs a measurement every so many steps: set it",
         field_path=".validation.everySteps",
     )
+
+
+def _validation_sampling_rules() -> Iterator[CelRule]:
+    server = "self.rollout.engine.openai"
+    sampling = "self.validation.sampling"
+    for field, neutral in (("topK", "0"), ("topP", "1.0")):
+        yield CelRule(
+            f"!has({server}) || {server}.server != {cel_string(InferenceServer.SGLANG)} || "
+            f"!has(self.validation) || !has({sampling}) || !has({sampling}.{field}) || "
+            f"{sampling}.{field} == {neutral}",
+            SGLANG_VALIDATES_UNTRUNCATED,
+            field_path=f".validation.sampling.{field}",
+        )
 
 
 def _keep_best_rules() -> Iterator[CelRule]:

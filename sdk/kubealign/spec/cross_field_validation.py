@@ -16,7 +16,12 @@ from kubealign.spec.base import field_alias
 from kubealign.spec.model_types import architecture_problem, router_type_error
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
-from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, AdapterMode, Engine
+from kubealign.spec.sections.engines import (
+    MAX_NATIVE_ADAPTER_RANK,
+    AdapterMode,
+    Engine,
+    InferenceServer,
+)
 from kubealign.spec.sections.lifecycle import Checkpoint
 from kubealign.spec.sections.models import Policy
 from kubealign.spec.sections.overlap import Overlap
@@ -75,6 +80,10 @@ TEACHER_IS_NO_REFERENCE = "with distribution the teacher is teacher.model"
 TEACHERS_ARE_NO_REFERENCE = "teachers names the teachers: remove it"
 
 #: Errors of rewards of some sources of prompts.
+SGLANG_VALIDATES_UNTRUNCATED = (
+    "SGLang reports log-probabilities before topK and topP are applied: remove it, or set "
+    "rollout.engine.openai.server to Vllm"
+)
 REWARD_SOURCES_NEED_MIXTURE = "there are no sources to choose from: set data.prompts.mixture, or remove it"
 UNSCORED_SOURCE = "no reward scores the responses to this source: name it in the sources of one"
 
@@ -681,6 +690,16 @@ def _check_early_stopping(validation: Validation | None) -> Iterator[FieldProble
         )
 
 
+def _check_validation_sampling(rollout: Rollout, validation: Validation | None) -> Iterator[FieldProblem]:
+    server = rollout.engine.openai
+    sampling = None if validation is None else validation.sampling
+    if sampling is None or server is None or server.server is not InferenceServer.SGLANG:
+        return
+    for field, value, neutral in (("topK", sampling.top_k, 0), ("topP", sampling.top_p, 1.0)):
+        if value not in (None, neutral):
+            yield ("validation", "sampling", field), value, SGLANG_VALIDATES_UNTRUNCATED
+
+
 def _check_keep_best(checkpoint: Checkpoint, validation: Validation | None) -> Iterator[FieldProblem]:
     if checkpoint.keep_best is not None and (validation is None or validation.every_steps is None):
         remedy = "checkpoint.keepBest needs a measurement every so many steps: set it"
@@ -755,6 +774,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_overlap,
     _check_overlong,
     _check_validation,
+    _check_validation_sampling,
     _check_early_stopping,
     _check_keep_best,
     _check_attention_heads,

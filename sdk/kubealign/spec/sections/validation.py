@@ -130,6 +130,19 @@ class ValidationSampling(SpecModel):
 
     samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0: greedy decoding.")
+    top_k: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_INT32,
+        description="Sample among the k most likely tokens; 0: among all; null: as rollout.sampling.",
+    )
+    top_p: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Sample among the most likely tokens whose cumulative probability reaches this value; "
+        "null: as rollout.sampling.",
+    )
     pass_at: Annotated[list[PassCount], Field(max_length=16), distinct_items] = Field(
         default_factory=list,
         json_schema_extra=LIST_SET_SCHEMA,

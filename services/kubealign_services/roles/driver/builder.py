@@ -15,6 +15,7 @@ from kubealign.spec.sections.rollout import (
     Rollout,
     RolloutPlacement,
     SampleScoring,
+    SamplingSpec,
 )
 from kubealign.spec.sections.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
@@ -365,13 +366,23 @@ def _build_validation_sampler(
         context.collector,
         prepared.validation,
         build_group_plan(
-            job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature
+            job,
+            rollout,
+            len(prepared.validation),
+            sampling.samples_per_prompt,
+            validation_sampling(rollout.sampling, sampling),
         ),
         ValidationScorers(
             (*rewards, *(score.name for score in sampling.scores)), context.critic, critic_rewards(job)
         ),
         ensure_published,
     )
+
+
+def validation_sampling(training: SamplingSpec, validation: ValidationSampling) -> SamplingSpec:
+    """Return the sampling parameters of a validation: its own, else those of the training."""
+    own = {"temperature": validation.temperature, "top_k": validation.top_k, "top_p": validation.top_p}
+    return training.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 
 def _build_dynamic_sampling(job: AlignmentJob) -> DynamicSamplingFilter | None:
@@ -426,19 +437,19 @@ def build_frozen_models(context: JobContext) -> FrozenModels:
 
 
 def build_group_plan(
-    job: AlignmentJob, rollout: Rollout, prompts: int, samples: int, temperature: float | None = None
+    job: AlignmentJob, rollout: Rollout, prompts: int, samples: int, sampling: SamplingSpec | None = None
 ) -> GroupPlan:
     """Return the plan to take `prompts` groups at a time, each of `samples` responses, requested in the job's
     window.
 
     Args:
-        temperature: Sampling temperature; None: the temperature of the rollout.
+        sampling: Sampling parameters; None: those of the rollout.
     """
     return GroupPlan(
         job_seed=job.spec.seed,
         prompts_per_step=prompts,
         samples_per_prompt=samples,
-        sampling=to_sampling_proto(rollout.sampling, temperature),
+        sampling=to_sampling_proto(sampling or rollout.sampling),
         group_timeout=rollout.group_timeout_seconds,
         group_retries=rollout.group_retries,
         max_failed_groups=job.spec.lifecycle.max_failed_groups,

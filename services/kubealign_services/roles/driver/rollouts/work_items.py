@@ -17,12 +17,12 @@ def derive_sample_seed(job_seed: int, purpose: str, group_id: str, attempt: int,
     return xxhash.xxh3_64_intdigest(f"{job_seed}:{purpose}:{group_id}:{attempt}:{sample}".encode())
 
 
-def to_sampling_proto(sampling: SamplingSpec, temperature: float | None = None) -> rollout_pb2.Sampling:
-    """Return the sampling parameters as a protobuf message, with another temperature if one is given."""
+def to_sampling_proto(sampling: SamplingSpec) -> rollout_pb2.Sampling:
+    """Return the sampling parameters as a protobuf message."""
     return rollout_pb2.Sampling(
         max_tokens=sampling.max_tokens,
         min_tokens=sampling.min_tokens,
-        temperature=sampling.temperature if temperature is None else temperature,
+        temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         stop=sampling.stop,

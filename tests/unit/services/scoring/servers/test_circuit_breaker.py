@@ -73,6 +73,22 @@ async def test_pauses_between_trials_double() -> None:
         await breaker.leave(succeeded=False)
 
 
+async def test_pauses_begin_anew_after_a_success() -> None:
+    clock = Clock()
+    breaker = CircuitBreaker(clock)
+    await fail(breaker)
+    for _ in range(3):
+        clock.now += 30
+        await breaker.enter(0)
+        await breaker.leave(succeeded=False)
+    clock.now += 30
+    await breaker.enter(0)
+    await breaker.leave(succeeded=True)
+    await fail(breaker)
+    clock.now += 1.0
+    await breaker.enter(0)
+
+
 async def test_a_cancelled_trial_lets_another_one_try() -> None:
     clock = Clock()
     breaker = CircuitBreaker(clock)

@@ -174,6 +174,28 @@ async def test_a_server_that_fails_again_and_again_is_tried_by_one_call_at_a_tim
         assert sum(isinstance(result, int) for result in results) == 7
 
 
+@pytest.mark.parametrize(
+    ("statuses", "waits"),
+    [
+        ([500] * 5, True),
+        # A success ends the failures in a row.
+        ([500] * 4 + [200] + [500] * 4, False),
+        # A busy server, one that refuses a request, and one that answers nonsense have not failed.
+        ([429] * 6, False),
+        ([400] * 6, False),
+        ([500] * 4 + [400] + [500] * 4, False),
+    ],
+)
+async def test_failures_in_a_row_have_calls_wait(statuses: list[int], waits: bool) -> None:
+    async def answer(request: web.Request, body: Any, number: int) -> web.StreamResponse:
+        return web.json_response(1, status=statuses[number])
+
+    async with reward_server(answer) as (url, _), make(url, retries=0) as endpoint:
+        for _ in statuses:
+            await _outcome(endpoint)
+        assert endpoint._breaker.is_open == waits
+
+
 async def _outcome(endpoint: Endpoint) -> Any:
     try:
         return await endpoint.post({}, lambda answer: answer)

@@ -77,7 +77,8 @@ def _build_judge(context: JobContext, judge: Judge) -> PolicyJudge:
             f"judge.maxTokens ({judge.max_tokens}) leaves no room for a question: the context is "
             f"{context_tokens} tokens"
         )
-    plan = build_group_plan(job, rollout, 1, judge.samples, judge.temperature)
+    sampling = rollout.sampling.model_copy(update={"temperature": judge.temperature})
+    plan = build_group_plan(job, rollout, 1, judge.samples, sampling)
     plan.sampling.max_tokens = judge.max_tokens
     plan.sampling.min_tokens = min(plan.sampling.min_tokens, judge.max_tokens)
     prompts = JudgePrompts(judge.prompt, prepared.tokenizer, chat)
