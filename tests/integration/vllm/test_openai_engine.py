@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from kubealign.spec.sections.engines import OpenAIEngineSpec
 from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.rewards import Reward
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign.spec.sections.training import Lora
 from kubealign_services.generation.contract import EngineLost, RequestRefused, SamplingParameters
@@ -20,6 +21,10 @@ from kubealign_services.generation.external.openai.connection import KEY_VARIABL
 from kubealign_services.generation.external.openai.engine import OpenAIExternalEngine
 from kubealign_services.generation.external.weight_files import WeightFiles
 from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.scoring.functions.errors import RewardRaised
+from kubealign_services.scoring.functions.results import RewardResult
+from kubealign_services.scoring.servers.contract import ServerSample
+from kubealign_services.scoring.servers.factory import open_server_reward
 from support.engine_contract.every_engine import EngineContract
 from support.engine_contract.generation import CAPACITY, SECONDS, Subject, generated, group, refitted
 from support.engine_contract.oracle import check_sample
@@ -49,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model(1).save_pretrained(path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
+    (path / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     return path
 
 
@@ -104,6 +110,27 @@ async def test_responses_in_flight_cannot_be_interrupted(stage: Stage) -> None:
         with pytest.raises(ValueError, match=f"inFlight is {in_flight}; this engine can only Drain"):
             async with stage.subject.generator.paused(in_flight):
                 raise AssertionError("it was paused")
+
+
+@on_one_loop
+async def test_a_judge_on_the_server(server: VllmServer, folder: Path) -> None:
+    """Check scores of random weights, whose form the server enforces, and their nonsense without it."""
+
+    async def judged(parameters: dict[str, Any]) -> list[Any]:
+        judge = {"url": f"{server.url}/v1", "model": str(folder), "tokenVariable": KEY_VARIABLE}
+        task = {"pointwise": {"rubric": "r", "scale": {"lowest": 1, "highest": 9}}}
+        settings = {"task": task, "maxTokens": 64, "temperature": 1, "retries": 0, "parameters": parameters}
+        entry = {"name": "quality", "judge": judge | settings, "timeoutSeconds": SECONDS}
+        async with open_server_reward(Reward.model_validate(entry)) as reward:
+            return list(await reward.outcomes([ServerSample("p", text, {}) for text in "abcd"]))
+
+    form = {"regex": r'\{"explanation": "[a-z]{1,8}", "score": [1-9]\}'}
+    results = await judged({"structured_outputs": form})
+    for result in results:
+        assert isinstance(result, RewardResult) and 0 <= (result.reward or 0) <= 1, result
+        assert result.metrics["judge.tokens"] > 100 and result.explanation.startswith("score ")
+    for error in await judged({}):
+        assert isinstance(error, RewardRaised) and "gives no score" in str(error), error
 
 
 @on_one_loop
