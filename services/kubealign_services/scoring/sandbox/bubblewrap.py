@@ -1,0 +1,265 @@
+"""Processes in sandboxes of bubblewrap: namespaces of their own, a file system of the interpreter alone.
+
+https://github.com/containers/bubblewrap
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kubealign_services.scoring.sandbox.control_groups import ControlGroup, ControlGroups
+from kubealign_services.scoring.sandbox.errors import SandboxFailed, SandboxUnavailable
+from kubealign_services.scoring.sandbox.interpreter import Interpreter
+from kubealign_services.scoring.sandbox.limits import SCRATCH_BYTES, Limits
+from kubealign_services.scoring.sandbox.system_calls import seccomp_program
+
+#: The only package of the worker in a sandbox, by its full name, and the folder on the interpreter's path.
+_PACKAGE = f"{__package__}.inside"
+_PATH = "/kubealign"
+_WORK_FOLDER = "/tmp"
+#: An isolated interpreter has not the folder of its script on the path.
+_START = f"import sys; sys.path.insert(0, {_PATH!r}); from {_PACKAGE} import {{script}}; {{script}}.main()"
+#: User and group in the sandbox: nobody.
+_USER = "65534"
+#: The init of a sandbox is a process too.
+_OWN_PROCESSES = 1
+_START_SECONDS = 30.0
+_END_SECONDS = 10.0
+_STATUS_SECONDS = 1.0
+_PROBE_LIMITS = Limits(seconds=10, memory_bytes=512 * 2**20, output_bytes=4096, processes=4)
+
+_REMEDY = (
+    "verifier code runs programs only in a sandbox of bubblewrap, which needs user namespaces. In a pod the "
+    "seccomp and AppArmor profiles must allow unshare, mount, umount2 and pivot_root "
+    "(docs/rewards.md, section Programs); on a machine, sysctl user.max_user_namespaces must be above 0"
+)
+
+_ENVIRONMENT = {
+    "HOME": _WORK_FOLDER,
+    "TMPDIR": _WORK_FOLDER,
+    "LANG": "C.UTF-8",
+    # Each thread's arena would take 64 MiB of the address space.
+    "MALLOC_ARENA_MAX": "1",
+}
+
+
+class SandboxProcess:
+    """A process in a sandbox of its own, with all its descendants.
+
+    Args:
+        monitor: The process of bwrap outside.
+        init: Process descriptor of the first process inside: its end is the end of all.
+        group: Control group of the processes inside.
+    """
+
+    def __init__(self, monitor: subprocess.Popen[bytes], init: int, group: ControlGroup) -> None:
+        self._monitor = monitor
+        self._init = init
+        self._group = group
+        self.exceeded_memory = False
+
+    def end(self, has_ended: bool = False) -> int:
+        """Kill every process of the sandbox, and return the exit status of the script, negative for a signal.
+
+        Raises SandboxFailed where a process cannot be killed.
+
+        Args:
+            has_ended: The script has closed its output, so its status arrives by itself; its descendants are
+                killed all the same.
+        """
+        if has_ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._monitor.wait(_STATUS_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._init, signal.SIGKILL)
+        poller = select.poll()
+        poller.register(self._init, select.POLLIN)
+        is_empty = bool(poller.poll(_END_SECONDS * 1000))
+        os.close(self._init)
+        try:
+            code = self._monitor.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._monitor.kill()
+            is_empty = False
+        self.exceeded_memory = self._group.has_exceeded_memory()
+        self._group.remove()
+        if not is_empty:
+            raise SandboxFailed(f"the processes of a sandbox did not end within {_END_SECONDS:g} s")
+        # bwrap returns 128 + the number of the signal that has ended the process.
+        return code if code <= 128 else 128 - code
+
+
+class Bubblewrap:
+    """Starts processes in sandboxes.
+
+    Raises SandboxUnavailable where this machine cannot isolate: nothing runs without a sandbox.
+    """
+
+    def __init__(self) -> None:
+        program = shutil.which("bwrap")
+        if program is None:
+            raise SandboxUnavailable(
+                "the program bwrap is not installed: add the package bubblewrap to the image or the machine"
+            )
+        self._program = program
+        self._groups = ControlGroups()
+        if os.geteuid() == 0 and not self._groups.limits_processes:
+            raise SandboxUnavailable(
+                "the kernel limits the number of processes of root by control groups only, and this process "
+                "cannot make one: run the worker as another user, as the pods of a job do, or give it a "
+                "writable pids controller"
+            )
+        self._interpreter = Interpreter()
+        self._filter = seccomp_program()
+        self._probe()
+
+    @property
+    def has_memory_groups(self) -> bool:
+        """Whether the memory limit counts all processes of a sandbox together."""
+        return self._groups.limits_memory
+
+    def start(
+        self,
+        script: str,
+        descriptors: Sequence[int],
+        limits: Limits,
+        stdin: int = subprocess.DEVNULL,
+        output: int = subprocess.DEVNULL,
+        error: int = subprocess.DEVNULL,
+    ) -> SandboxProcess:
+        """Start a script of inside/.
+
+        Raises SandboxFailed.
+
+        Args:
+            script: Name of its module.
+            descriptors: Files that the script gets as numbers on its command line, at the same numbers.
+            stdin: Standard input; output: standard output; error: standard error. Files, or of subprocess.
+        """
+        info_read, info_write = os.pipe()
+        block_read, block_write = os.pipe()
+        rules = os.memfd_create("seccomp")
+        group = None
+        try:
+            os.write(rules, self._filter)
+            os.lseek(rules, 0, os.SEEK_SET)
+            options = {"--info-fd": info_write, "--block-fd": block_read, "--seccomp": rules}
+            monitor = subprocess.Popen(
+                [*self._command(options), "-c", _START.format(script=script), *map(str, descriptors)],
+                stdin=stdin,
+                stdout=output,
+                stderr=error,
+                pass_fds=(*options.values(), *descriptors),
+            )
+            os.close(info_write)
+            info_write = -1
+            try:
+                init = _init_descriptor(info_read, monitor)
+                group = self._groups.make(limits.memory_bytes, limits.processes + _OWN_PROCESSES)
+                group.add(_pid_of(init))
+            except BaseException:
+                monitor.kill()
+                monitor.wait()
+                if group is not None:
+                    group.remove()
+                raise
+            os.write(block_write, b"1")
+            return SandboxProcess(monitor, init, group)
+        except OSError as error_:
+            raise SandboxFailed(f"a sandbox did not start: {error_}") from error_
+        finally:
+            for descriptor in (info_read, info_write, block_read, block_write, rules):
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+    def _command(self, options: Mapping[str, int]) -> list[str]:
+        package = Path(__file__).parent / "inside"
+        arguments = [
+            self._program,
+            *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
+            "--unshare-cgroup-try",
+            *("--uid", _USER, "--gid", _USER, "--hostname", "sandbox", "--cap-drop", "ALL"),
+            *("--die-with-parent", "--new-session", "--clearenv"),
+            *self._interpreter.mounts,
+            *("--ro-bind", str(package), f"{_PATH}/{_PACKAGE.replace('.', '/')}"),
+            *("--dev-bind", "/dev/null", "/dev/null"),
+            *(
+                "--size",
+                str(SCRATCH_BYTES),
+                "--perms",
+                "0700",
+                "--tmpfs",
+                _WORK_FOLDER,
+                "--chdir",
+                _WORK_FOLDER,
+            ),
+            # No /proc: the runtime of a container masks parts of it, and then the kernel allows no new one.
+            *("--remount-ro", "/"),
+        ]
+        for name, value in _ENVIRONMENT.items():
+            arguments += ["--setenv", name, value]
+        for option, descriptor in options.items():
+            arguments += [option, str(descriptor)]
+        return [*arguments, "--", str(self._interpreter.executable), "-I", "-S", "-B", "-X", "utf8"]
+
+    def _probe(self) -> None:
+        """Run a trivial script. Raises SandboxUnavailable with what bwrap says."""
+        ready_read, ready_write = os.pipe()
+        error_read, error_write = os.pipe()
+        document = memory_file(json.dumps({"limits": _PROBE_LIMITS.for_process(), "program": ""}).encode())
+        try:
+            process = self.start("script", [document, ready_write], _PROBE_LIMITS, error=error_write)
+            os.close(ready_write)
+            ready_write = -1
+            has_started = select.select([ready_read], [], [], _START_SECONDS)[0] and os.read(ready_read, 1)
+            process.end()
+            os.close(error_write)
+            error_write = -1
+            text = os.read(error_read, 4096).decode(errors="replace").strip()
+        except SandboxFailed as error:
+            os.close(error_write)
+            error_write = -1
+            text = os.read(error_read, 4096).decode(errors="replace").strip()
+            raise SandboxUnavailable(f"{text or error}. {_REMEDY}") from error
+        finally:
+            for descriptor in (ready_read, ready_write, error_read, error_write, document):
+                if descriptor >= 0:
+                    os.close(descriptor)
+        if not has_started:
+            raise SandboxUnavailable(f"{text or 'a sandbox did not start'}. {_REMEDY}")
+
+
+def memory_file(content: bytes) -> int:
+    """Return a new file in memory, opened at its beginning."""
+    descriptor = os.memfd_create("document")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _init_descriptor(info: int, monitor: subprocess.Popen[bytes]) -> int:
+    """Return a descriptor of the sandbox's first process, which waits. Raises SandboxFailed."""
+    text = b""
+    while not text.rstrip().endswith(b"}"):
+        if not select.select([info], [], [], _START_SECONDS)[0]:
+            raise SandboxFailed(f"bwrap did not start a process within {_START_SECONDS:g} s")
+        chunk = os.read(info, 4096)
+        if not chunk:
+            raise SandboxFailed(f"bwrap ended with status {monitor.wait(_END_SECONDS)}")
+        text += chunk
+    return os.pidfd_open(json.loads(text)["child-pid"])
+
+
+def _pid_of(descriptor: int) -> int:
+    """Return the process id of a process descriptor."""
+    for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines():
+        if line.startswith("Pid:"):
+            return int(line.split()[1])
+    raise ProcessLookupError("the process of a sandbox has ended at its start")
