@@ -64,6 +64,7 @@ from kubealign.spec.pods.volumes import (
     Volume,
     VolumeMount,
 )
+from kubealign.spec.sections.code_verifier import NO_EFFECT_ON_INPUT_OUTPUT, CodeVerifier
 from kubealign.spec.sections.curriculum import NO_POOL, OVERLAPPING_POOLS, PromptCurriculum
 from kubealign.spec.sections.data import (
     STREAMS_ALL_PROMPTS,
@@ -584,6 +585,16 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         ),
     ],
     JudgeScale: [CelRule("self.highest > self.lowest", SCALE_IS_EMPTY, field_path=".highest")],
+    CodeVerifier: [
+        *(
+            CelRule(
+                f"self.kind != 'InputOutput' || !has(self.{field})",
+                NO_EFFECT_ON_INPUT_OUTPUT,
+                field_path=f".{field}",
+            )
+            for field in ("setupColumn", "entryPointColumn")
+        ),
+    ],
     LinearLength: [
         CelRule(
             "self.zeroTokens > self.fullTokens",

@@ -1,5 +1,7 @@
 """Verifiers in their processes, and in a job."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,5 +41,37 @@ async def test_lengths_in_its_process() -> None:
 async def test_an_invalid_schema_ends_the_start() -> None:
     function = reward(jsonSchema={"schema": {"type": "number of things"}})
     with pytest.raises(RewardMissing, match="verifier jsonSchema cannot be used: not a JSON Schema"):
+        await function.start()
+    await function.close()
+
+
+async def test_programs_in_their_process(tmp_path: Path) -> None:
+    """Rewards, metrics and explanations of programs, one of which attacks the process of the reward."""
+    async with reward(code={"partial": True, "setupColumn": "setup"}) as function:
+        right = "Here it is:\n```python\ndef add(a, b):\n    return a + b + zero\n```\nDone."
+        attack = f"import os\nos.kill(-1, 9)\nos.kill({os.getpid()}, 9)\nopen({str(tmp_path / 'x')!r}, 'w')"
+        responses = [right, "```\ndef add(a, b):\n    return 3\n```", attack, " ", right]
+        tests = ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]
+        columns = {"tests": [tests, tests, tests, tests, None], "setup": ["zero = 0"] * 5}
+        results = await function.score(["p"] * 5, responses, columns)
+    assert [result.reward for result in results] == [1.0, 0.5, 0.0, 0.0, None]
+    assert [result.explanation for result in results[:2]] == [
+        "2 of 2 tests passed",
+        "1 of 2 tests passed; test 2: AssertionError: assert add(2, 2) == 4",
+    ]
+    assert results[2].explanation.startswith("0 of 2 tests passed; test 1: ")
+    assert results[3].explanation == "no program in the response"
+    assert [result.metrics.get("tests.passed") for result in results] == [2, 1, 0, 0, None]
+    assert [result.metrics.get("tests.total") for result in results] == [2, 2, 2, 2, None]
+    assert all(result.metrics["seconds"] >= 0 for result in results[:4])
+    assert not (tmp_path / "x").exists()
+
+
+async def test_no_program_runs_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    function = reward(code={})
+    with pytest.raises(
+        RewardMissing, match="verifier code cannot be used: the program bwrap is not installed: "
+    ):
         await function.start()
     await function.close()

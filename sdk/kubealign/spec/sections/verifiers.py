@@ -18,6 +18,7 @@ from kubealign.spec.base import (
     field_alias,
     field_errors,
 )
+from kubealign.spec.sections.code_verifier import CodeVerifier
 
 #: Name of a tag without its angle brackets.
 TagName = Annotated[str, Field(pattern=TAG_NAME_PATTERN, max_length=64)]
@@ -184,6 +185,7 @@ class Verifier(SpecUnion):
     multiple_choice: MultipleChoiceVerifier | None = Field(None, description="The right letter.")
     regex: RegexVerifier | None = Field(None, description="A regular expression.")
     json_schema: JsonSchemaVerifier | None = Field(None, description="A JSON document of a schema.")
+    code: CodeVerifier | None = Field(None, description="A program that passes tests.")
     format_tags: FormatTagsVerifier | None = Field(None, description="Tagged sections.")
     length: LengthVerifier | None = Field(None, description="Length in tokens.")
     repetition: RepetitionVerifier | None = Field(None, description="Repeated phrases.")
@@ -196,7 +198,7 @@ class Verifier(SpecUnion):
             if rule.cosine is None:
                 return {}
             rule, path = rule.cosine.math, f"{path}.cosine.math"
-        columns = {name: getattr(rule, name, None) for name in ("answer_column", "schema_column")}
+        columns = {name: getattr(rule, name) for name in type(rule).model_fields if name.endswith("_column")}
         return {
             f"{path}.{field_alias(type(rule), name)}": column
             for name, column in columns.items()

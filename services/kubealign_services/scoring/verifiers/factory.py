@@ -1,5 +1,6 @@
 """Creates the verifier that the spec names."""
 
+from kubealign.spec.sections.code_verifier import CodeVerifier
 from kubealign.spec.sections.verifiers import (
     FormatTagsVerifier,
     JsonSchemaVerifier,
@@ -18,7 +19,10 @@ from kubealign_services.scoring.verifiers.repetition import Repetition
 
 
 def make_verifier(spec: VerifierSpec) -> Verifier:
-    """Create the verifier. Raises ValueError for a JSON schema that is none."""
+    """Create the verifier.
+
+    Raises ValueError for a JSON schema that is none, or where no sandbox can be made.
+    """
     rule = spec.value
     match rule:
         case MathVerifier():
@@ -30,6 +34,10 @@ def make_verifier(spec: VerifierSpec) -> Verifier:
             from kubealign_services.scoring.verifiers.json_document import JsonDocument
 
             return JsonDocument(rule)
+        case CodeVerifier():
+            from kubealign_services.scoring.verifiers.program_tests import ProgramTests
+
+            return ProgramTests(rule)
         case MultipleChoiceVerifier():
             return MultipleChoice(rule)
         case RegexVerifier():

@@ -1,7 +1,6 @@
 """JSON documents of a schema as responses."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +10,7 @@ from jsonschema.exceptions import SchemaError, best_match
 from kubealign.spec.sections.verifiers import JsonSchemaVerifier
 from kubealign_services.scoring.functions.results import RewardResult
 from kubealign_services.scoring.verifiers.contract import UnusableRow
-
-_FENCED_BLOCK = re.compile(r"^```[A-Za-z]*[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+from kubealign_services.scoring.verifiers.fenced_blocks import last_fenced_block
 
 
 class JsonDocument:
@@ -53,5 +51,5 @@ def _validator(schema: Any) -> Draft202012Validator:
 
 
 def _document_text(response: str) -> str:
-    blocks: list[str] = _FENCED_BLOCK.findall(response)
-    return blocks[-1] if blocks else response
+    block = last_fenced_block(response)
+    return response if block is None else block

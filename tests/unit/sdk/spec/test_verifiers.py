@@ -14,6 +14,16 @@ from kubealign.spec.sections.verifiers import Verifier
         ({"regex": {"pattern": "a", "answerColumn": "key"}}, {"regex.answerColumn": "key"}),
         ({"jsonSchema": {"schema": {}}}, {}),
         ({"jsonSchema": {"schemaColumn": "form"}}, {"jsonSchema.schemaColumn": "form"}),
+        ({"code": {}}, {"code.testsColumn": "tests"}),
+        (
+            {"code": {"prefixColumn": "prompt", "setupColumn": "setup", "entryPointColumn": "entry_point"}},
+            {
+                "code.testsColumn": "tests",
+                "code.prefixColumn": "prompt",
+                "code.setupColumn": "setup",
+                "code.entryPointColumn": "entry_point",
+            },
+        ),
         ({"length": {"linear": {"fullTokens": 1, "zeroTokens": 2}}}, {}),
         (
             {"length": {"cosine": {"maxTokens": 8, "math": {"answerColumn": "key"}}}},
