@@ -22,7 +22,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 OPERATOR = "kubealign-operator:test"
 _BASE = "localhost/kubealign-base:test"
 _SUITE = "bookworm"
-_PACKAGES = ("python3", "python3-venv")
+_PACKAGES = ("python3", "python3-venv", "bubblewrap", "libseccomp2")
 _LEFT_OUT = ("doc", "man", "locale", "info")
 _BASE_SECONDS = 900.0
 # A user of a namespace's range on OpenShift, unknown to the image, in the root group.
