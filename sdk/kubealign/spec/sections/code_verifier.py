@@ -64,7 +64,7 @@ class CodeVerifier(SpecModel):
     processes: int = Field(
         16, ge=1, le=1024, description="Processes and threads that the program may have at once."
     )
-    parallel_tests: int = Field(2, ge=1, le=64, description="Tests of a response that run at once.")
+    parallel_tests: int = Field(2, ge=1, le=64, description="Tests that run at once.")
 
     @model_validator(mode="after")
     def _columns_of_kind(self) -> "CodeVerifier":

@@ -37,7 +37,7 @@ _PROBE_LIMITS = Limits(seconds=10, memory_bytes=512 * 2**20, output_bytes=4096, 
 _REMEDY = (
     "verifier code runs programs only in a sandbox of bubblewrap, which needs user namespaces. In a pod the "
     "seccomp and AppArmor profiles must allow unshare, mount, umount2 and pivot_root "
-    "(docs/rewards.md, section Programs); on a machine, sysctl user.max_user_namespaces must be above 0"
+    "(docs/rewards.md); on a machine, sysctl user.max_user_namespaces must be above 0"
 )
 
 _ENVIRONMENT = {

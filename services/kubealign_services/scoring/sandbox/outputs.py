@@ -21,7 +21,7 @@ class Output:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._read, self._write = os.pipe()
         self._has_writer = True
         self.content = bytearray()
@@ -34,7 +34,7 @@ class Output:
     @property
     def has_exceeded(self) -> bool:
         """Whether the sandbox has written more than the limit."""
-        return len(self.content) > self._limit
+        return len(self.content) > self.limit
 
     def fileno(self) -> int:
         """Return the end of the worker, for selectors."""
@@ -49,7 +49,7 @@ class Output:
     def read(self) -> bool:
         """Read what is there; return False at the end."""
         chunk = os.read(self._read, _CHUNK_BYTES)
-        self.content += chunk[: self._limit + 1 - len(self.content)]
+        self.content += chunk[: self.limit + 1 - len(self.content)]
         return bool(chunk)
 
     def __enter__(self) -> Self:

@@ -13,6 +13,8 @@ from kubealign_services.scoring.sandbox.outputs import Output, read_until, wait_
 
 #: Bytes of a verdict, and of the prints of a checker, of which none is read.
 _VERDICT_BYTES = 2**16
+#: Least limit of standard error, which tells why a script has failed.
+_TRACEBACK_BYTES = 2**16
 _SHOWN_CHARACTERS = 300
 _MEMORY_ERROR = "MemoryError"
 
@@ -128,7 +130,7 @@ def run_script(bubblewrap: Bubblewrap, text: str, expected: str, program: str, l
     with (
         Output(1) as ready,
         Output(limits.output_bytes) as output,
-        Output(limits.output_bytes) as errors,
+        Output(max(limits.output_bytes, _TRACEBACK_BYTES)) as errors,
     ):
         try:
             process = bubblewrap.start(
@@ -176,8 +178,9 @@ def _limit_fault(
     """Return the limit that the program has exceeded; empty: none."""
     if any(process.exceeded_memory for process in processes):
         return _memory_text(limits)
-    if any(output.has_exceeded for output in outputs):
-        return f"printed more than {limits.output_bytes} bytes"
+    for output in outputs:
+        if output.has_exceeded:
+            return f"printed more than {output.limit} bytes"
     return "" if in_time else f"took longer than {limits.seconds:.3g} s"
 
 

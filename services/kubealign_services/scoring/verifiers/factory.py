@@ -10,7 +10,7 @@ from kubealign.spec.sections.verifiers import (
     RegexVerifier,
 )
 from kubealign.spec.sections.verifiers import Verifier as VerifierSpec
-from kubealign_services.scoring.verifiers.contract import Verifier
+from kubealign_services.scoring.verifiers.contract import BatchVerifier, Verifier
 from kubealign_services.scoring.verifiers.format_tags import FormatTags
 from kubealign_services.scoring.verifiers.length import length_verifier
 from kubealign_services.scoring.verifiers.multiple_choice import MultipleChoice
@@ -18,7 +18,7 @@ from kubealign_services.scoring.verifiers.regular_expression import RegexMatch
 from kubealign_services.scoring.verifiers.repetition import Repetition
 
 
-def make_verifier(spec: VerifierSpec) -> Verifier:
+def make_verifier(spec: VerifierSpec) -> Verifier | BatchVerifier:
     """Create the verifier.
 
     Raises ValueError for a JSON schema that is none, or where no sandbox can be made.

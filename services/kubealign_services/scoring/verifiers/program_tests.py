@@ -2,8 +2,9 @@
 
 import ast
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -41,31 +42,40 @@ class ProgramTests:
             processes=spec.processes,
         )
 
-    def score(self, response: str, row: Mapping[str, Any]) -> RewardResult:
-        """Raises UnusableRow where the row's tests cannot be used, and SandboxFailed."""
+    def score_all(self, responses: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[RewardResult]:
+        """Return one result per response; parallelTests of their tests run at once.
+
+        Raises UnusableRow where the tests of a row cannot be used, before any runs, and SandboxFailed.
+        """
+        runs = [self._run(response, row) for response, row in zip(responses, rows, strict=True)]
+        futures = [[self._threads.submit(run.verdict, test) for test in run.tests] for run in runs]
+        try:
+            return [
+                run.result([future.result() for future in verdicts], self._spec.partial)
+                for run, verdicts in zip(runs, futures, strict=True)
+            ]
+        finally:
+            for verdicts in futures:
+                for future in verdicts:
+                    future.cancel()
+
+    def _run(self, response: str, row: Mapping[str, Any]) -> "_ResponseRun":
         value = row[self._spec.tests_column]
         if value is None:
-            return RewardResult(None)
+            return _ResponseRun("", [], 0, self._limits, self._spec.seconds_per_response)
         prefix = self._text(row, self._spec.prefix_column)
         if self._spec.kind is CodeTestKind.INPUT_OUTPUT:
             tests = self._input_output_tests(value)
         else:
             tests = self._checks(value, prefix, row)
         program = _program(response)
-        if not program.strip():
-            return _result([TestVerdict(False)] * len(tests), False, 0.0, "no program in the response")
-        start = time.monotonic()
-        deadline = start + self._spec.seconds_per_response
-        verdicts = list(self._threads.map(lambda test: self._run(test, prefix + program, deadline), tests))
-        return _result(verdicts, self._spec.partial, time.monotonic() - start)
-
-    def _run(self, test: _Test, program: str, deadline: float) -> TestVerdict:
-        seconds = min(self._limits.seconds, deadline - time.monotonic())
-        if seconds <= 0:
-            return TestVerdict(
-                False, f"not run: all tests took longer than {self._spec.seconds_per_response:g} s"
-            )
-        return test(program, replace(self._limits, seconds=seconds))
+        return _ResponseRun(
+            prefix + program,
+            tests if program.strip() else [],
+            len(tests),
+            self._limits,
+            self._spec.seconds_per_response,
+        )
 
     def _checks(self, value: Any, prefix: str, row: Mapping[str, Any]) -> list[_Test]:
         texts = [value] if isinstance(value, str) else value
@@ -112,22 +122,62 @@ class ProgramTests:
         return text if not text or text.endswith("\n") else f"{text}\n"
 
 
-def _program(response: str) -> str:
-    block = last_fenced_block(response)
-    return response if block is None else block
+class _ResponseRun:
+    """Tests of one response, whose time begins with the first of them.
 
+    Args:
+        tests: None of them for a response without a program.
+        total: Tests of the row; 0 where it has none.
+    """
 
-def _result(
-    verdicts: list[TestVerdict], counts_share: bool, seconds: float, explanation: str | None = None
-) -> RewardResult:
-    passed, total = sum(verdict.passed for verdict in verdicts), len(verdicts)
-    if explanation is None:
-        explanation = f"{passed} of {total} tests passed"
+    def __init__(self, program: str, tests: list[_Test], total: int, limits: Limits, seconds: float) -> None:
+        self.tests = tests
+        self._program = program
+        self._total = total
+        self._limits = limits
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._start: float | None = None
+        self._end = 0.0
+
+    def verdict(self, test: _Test) -> TestVerdict:
+        """Run a test. Raises SandboxFailed."""
+        with self._lock:
+            if self._start is None:
+                self._start = time.monotonic()
+            remaining = self._start + self._seconds - time.monotonic()
+        if remaining <= 0:
+            return TestVerdict(False, f"not run: the tests took longer than {self._seconds:g} s")
+        limits = replace(self._limits, seconds=min(self._limits.seconds, remaining))
+        verdict = test(self._program, limits)
+        self._end = time.monotonic()
+        return verdict
+
+    def result(self, verdicts: list[TestVerdict], counts_share: bool) -> RewardResult:
+        """Return the reward of the verdicts of all tests."""
+        if self._total == 0:
+            return RewardResult(None)
+        passed = sum(verdict.passed for verdict in verdicts)
+        explanation = (
+            f"{passed} of {self._total} tests passed" if self.tests else "no program in the response"
+        )
         for number, verdict in enumerate(verdicts, 1):
             if not verdict.passed:
                 explanation += f"; test {number}: {verdict.reason}"
-    metrics = {"tests.passed": passed, "tests.total": total, "seconds": seconds}
-    return RewardResult(passed / total if counts_share else float(passed == total), metrics, explanation)
+        return RewardResult(
+            passed / self._total if counts_share else float(passed == self._total),
+            {
+                "tests.passed": passed,
+                "tests.total": self._total,
+                "seconds": self._end - self._start if self._start is not None else 0.0,
+            },
+            explanation,
+        )
+
+
+def _program(response: str) -> str:
+    block = last_fenced_block(response)
+    return response if block is None else block
 
 
 def _defined_functions(text: str, column: str) -> set[str]:
