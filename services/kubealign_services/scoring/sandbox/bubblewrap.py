@@ -31,7 +31,6 @@ _USER = "65534"
 _OWN_PROCESSES = 1
 _START_SECONDS = 30.0
 _END_SECONDS = 10.0
-_STATUS_SECONDS = 1.0
 _PROBE_LIMITS = Limits(seconds=10, memory_bytes=512 * 2**20, output_bytes=4096, processes=4)
 
 _REMEDY = (
@@ -70,12 +69,11 @@ class SandboxProcess:
         Raises SandboxFailed where a process cannot be killed.
 
         Args:
-            has_ended: The script has closed its output, so its status arrives by itself; its descendants are
-                killed all the same.
+            has_ended: Every process has closed the output, so the status of the script arrives by itself.
         """
         if has_ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._monitor.wait(_STATUS_SECONDS)
+                self._monitor.wait(_END_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._init, signal.SIGKILL)
         poller = select.poll()
@@ -145,7 +143,7 @@ class Bubblewrap:
         info_read, info_write = os.pipe()
         block_read, block_write = os.pipe()
         rules = os.memfd_create("seccomp")
-        group = None
+        init, group = -1, None
         try:
             os.write(rules, self._filter)
             os.lseek(rules, 0, os.SEEK_SET)
@@ -166,6 +164,8 @@ class Bubblewrap:
             except BaseException:
                 monitor.kill()
                 monitor.wait()
+                if init >= 0:
+                    os.close(init)
                 if group is not None:
                     group.remove()
                 raise
@@ -189,16 +189,8 @@ class Bubblewrap:
             *self._interpreter.mounts,
             *("--ro-bind", str(package), f"{_PATH}/{_PACKAGE.replace('.', '/')}"),
             *("--dev-bind", "/dev/null", "/dev/null"),
-            *(
-                "--size",
-                str(SCRATCH_BYTES),
-                "--perms",
-                "0700",
-                "--tmpfs",
-                _WORK_FOLDER,
-                "--chdir",
-                _WORK_FOLDER,
-            ),
+            *("--size", str(SCRATCH_BYTES), "--perms", "0700", "--tmpfs", _WORK_FOLDER),
+            *("--chdir", _WORK_FOLDER),
             # No /proc: the runtime of a container masks parts of it, and then the kernel allows no new one.
             *("--remount-ro", "/"),
         ]

@@ -47,7 +47,12 @@ class Interpreter:
     @functools.cached_property
     def _shared_libraries(self) -> list[Path]:
         """Dynamic loader, and the libraries that interpreter and modules load."""
-        modules = sorted((self.library / "lib-dynload").glob("*.so"))
+        # Tk's libraries are half of all, and a program has no display.
+        modules = [
+            path
+            for path in (self.library / "lib-dynload").glob("*.so")
+            if not path.name.startswith("_tkinter")
+        ]
         try:
             # Its status is 1 where one of the files needs no library.
             listing = subprocess.run(

@@ -70,6 +70,8 @@ REFUSED = (
 )
 
 _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+#: Numbers of the calls since Linux 5.16, the same on all architectures: a program sees an older kernel.
+_NEW_CALLS = (449, 600)
 #: Terminal requests that write into the terminal's input.
 _TERMINAL_INPUT = (0x5412, 0x541C)
 
@@ -90,9 +92,11 @@ def seccomp_program() -> bytes:
     rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refuse = pyseccomp.ERRNO(errno.EPERM)
     for name in REFUSED:
-        # A call that this libseccomp or architecture does not know cannot be named, and need not be.
+        # One that the architecture does not have, or that is newer than the library, and refused below.
         if pyseccomp.resolve_syscall(pyseccomp.system_arch(), name) != -1:
             rules.add_rule(refuse, name)
+    for number in range(*_NEW_CALLS):
+        rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), number)
     # The flags of clone3 are in memory, where a filter cannot read them: the C library falls back to clone.
     rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")
     for bit in range(32):

@@ -221,8 +221,8 @@ def test_refused_system_calls(sandbox: Sandbox, call: str, arguments: str) -> No
     assert sandbox.error_of(attack) in ("EPERM", "EINVAL" if call.startswith("set") else "EPERM")
 
 
-def test_userfaultfd_and_clone3(sandbox: Sandbox) -> None:
-    for number, error in ((323, "EPERM"), (435, "ENOSYS")):
+def test_userfaultfd_clone3_and_newer_calls(sandbox: Sandbox) -> None:
+    for number, error in ((323, "EPERM"), (435, "ENOSYS"), (449, "ENOSYS"), (599, "ENOSYS")):
         attack = f"""
             import ctypes
             libc = ctypes.CDLL(None, use_errno=True)
