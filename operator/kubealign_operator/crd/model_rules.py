@@ -631,6 +631,12 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".egress",
         ),
         CelRule(
+            "!has(self.verifier) || !has(self.verifier.code) "
+            "|| self.verifier.code.secondsPerResponse < self.timeoutSeconds",
+            "must be below timeoutSeconds: lower it, or raise timeoutSeconds",
+            field_path=".verifier.code.secondsPerResponse",
+        ),
+        CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",
             field_path=".podTemplate",

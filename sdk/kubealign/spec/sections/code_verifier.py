@@ -54,8 +54,8 @@ class CodeVerifier(SpecModel):
         20.0,
         gt=0,
         le=3600,
-        description="Longest time of all tests of a response; tests that would start later fail. Choose a "
-        "timeoutSeconds of the reward that is several seconds longer.",
+        description="Longest time of all tests of a response; tests that would start later fail. Must be "
+        "below timeoutSeconds of the reward, better by several seconds.",
     )
     memory_mib: int = Field(
         512, ge=64, le=65536, description="Memory of the program in MiB, the interpreter's included."
