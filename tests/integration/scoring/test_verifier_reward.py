@@ -10,6 +10,7 @@ from kubealign.spec.sections.verifiers import Verifier
 from kubealign_services.scoring.functions.errors import RewardMissing, RewardRaised
 from kubealign_services.scoring.functions.function_reward import FunctionReward
 from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
+from kubealign_services.scoring.functions.results import RewardResult
 from support.reward_results import scored
 
 pytestmark = pytest.mark.timeout(120)
@@ -36,6 +37,29 @@ async def test_math_in_its_process() -> None:
 async def test_lengths_in_its_process() -> None:
     async with reward(length={"linear": {"fullTokens": 2, "zeroTokens": 4}}) as function:
         assert await scored(function, ["p"] * 3, ["a"] * 3, {RESPONSE_LENGTH: [2, 3, 4]}) == [1.0, 0.5, 0.0]
+
+
+async def test_instructions_in_their_process() -> None:
+    words = {"num_words": 2, "relation": "at least", "keywords": None}
+    columns = {
+        "instruction_id_list": [["punctuation:no_comma", "length_constraints:number_words"]] * 3,
+        "kwargs": [[{"num_words": None, "relation": None, "keywords": None}, words]] * 2 + [None],
+    }
+    async with reward(instructions={"partial": True}) as function:
+        first, second, third = await function.score(["p"] * 3, ["one two", "one,", "one"], columns)
+        assert first == RewardResult(1.0, {"instructions.followed": 2, "instructions.total": 2})
+        assert (second.reward, second.metrics["instructions.followed"]) == (0.0, 0)
+        assert second.explanation == (
+            "not followed: punctuation:no_comma (1 comma), "
+            "length_constraints:number_words (at least 2; 1 word)"
+        )
+        assert third == RewardResult(None)
+        unknown = {"instruction_id_list": [["no_comma"]], "kwargs": [[{}]]}
+        with pytest.raises(
+            RewardRaised,
+            match=r"verifier instructions .*instruction_id_list\[0\] is 'no_comma'; it must be one of chan",
+        ):
+            await function.score(["p"], ["one"], unknown)
 
 
 async def test_an_invalid_schema_ends_the_start() -> None:

@@ -178,6 +178,41 @@ class RepetitionVerifier(SpecModel):
     )
 
 
+class InstructionCriterion(StrEnum):
+    """Strict: the response as it is has to follow the instruction.
+
+    Loose: one of eight forms has to follow it: the response, the response without its first line, without its
+    last line and without both, each with and without its asterisks.
+    """
+
+    STRICT = "Strict"
+    LOOSE = "Loose"
+
+
+class InstructionsVerifier(SpecModel):
+    """1 if the response follows all instructions of its row, else 0 or the share that it follows.
+
+    The instructions are those of IFEval (Zhou et al. 2023), and the columns those of its data set.
+    """
+
+    ids_column: ShortText = Field(
+        "instruction_id_list",
+        description="Column of the data set with the ids of the instructions, such as "
+        "length_constraints:number_words; a row whose value is null has no reward.",
+    )
+    kwargs_column: ShortText = Field(
+        "kwargs",
+        description="Column of the data set with one object for each id: the parameters of the instruction, "
+        "of which those that are null are absent. A row whose value is null has no reward.",
+    )
+    criterion: InstructionCriterion = Field(
+        InstructionCriterion.STRICT, description="Forms of the response that may follow an instruction."
+    )
+    partial: bool = Field(
+        False, description="Reward the share of the instructions that are followed instead of all or nothing."
+    )
+
+
 class Verifier(SpecUnion):
     """Exactly one rule."""
 
@@ -189,6 +224,7 @@ class Verifier(SpecUnion):
     format_tags: FormatTagsVerifier | None = Field(None, description="Tagged sections.")
     length: LengthVerifier | None = Field(None, description="Length in tokens.")
     repetition: RepetitionVerifier | None = Field(None, description="Repeated phrases.")
+    instructions: InstructionsVerifier | None = Field(None, description="Instructions of the prompt.")
 
     def named_columns(self) -> dict[str, str]:
         """Return field -> column of the data set that it names, such as math.answerColumn -> answer."""

@@ -3,6 +3,7 @@
 from kubealign.spec.sections.code_verifier import CodeVerifier
 from kubealign.spec.sections.verifiers import (
     FormatTagsVerifier,
+    InstructionsVerifier,
     JsonSchemaVerifier,
     LengthVerifier,
     MathVerifier,
@@ -38,6 +39,10 @@ def make_verifier(spec: VerifierSpec) -> Verifier | BatchVerifier:
             from kubealign_services.scoring.verifiers.program_tests import ProgramTests
 
             return ProgramTests(rule)
+        case InstructionsVerifier():
+            from kubealign_services.scoring.verifiers.instructions.verifier import InstructionFollowing
+
+            return InstructionFollowing(rule)
         case MultipleChoiceVerifier():
             return MultipleChoice(rule)
         case RegexVerifier():

@@ -31,6 +31,10 @@ from kubealign.spec.sections.verifiers import Verifier
         ),
         ({"formatTags": {}}, {}),
         ({"repetition": {}}, {}),
+        (
+            {"instructions": {"kwargsColumn": "arguments"}},
+            {"instructions.idsColumn": "instruction_id_list", "instructions.kwargsColumn": "arguments"},
+        ),
     ],
     ids=lambda value: next(iter(value), "no column"),
 )

@@ -12,7 +12,7 @@ from kubealign_services.data.sources.job_datasets import open_datasets
 from support.tiny_jobs import online_job
 
 
-def write_rows(path: Path, **columns: str) -> dict[str, Any]:
+def write_rows(path: Path, **columns: Any) -> dict[str, Any]:
     path.write_text(json.dumps({"prompt": "p"} | columns) + "\n")
     return {"path": str(path)}
 
@@ -43,6 +43,20 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
             data={"prompts": {"source": with_answer}},
             validation={"data": {"prompts": {"source": without}}},
         )
+
+
+def test_both_columns_of_instructions_are_needed(tmp_path: Path) -> None:
+    rewards = [{"name": "follows", "verifier": {"instructions": {}}}]
+    ids = {"instruction_id_list": ["punctuation:no_comma"]}
+    complete = write_rows(tmp_path / "a.jsonl", **ids, kwargs=[{}])
+    open_job(tmp_path, rewards=rewards, data={"prompts": {"source": complete}})
+    for columns, missing in (
+        (ids, "kwargsColumn: .*'kwargs'"),
+        ({"kwargs": [{}]}, "idsColumn: .*'instruction_id"),
+    ):
+        source = write_rows(tmp_path / "b.jsonl", **columns)
+        with pytest.raises(DataError, match=rf"spec\.rewards\[0\]\.verifier\.instructions\.{missing}"):
+            open_job(tmp_path, rewards=rewards, data={"prompts": {"source": source}})
 
 
 def test_only_the_sources_that_the_verifier_scores_need_its_column(tmp_path: Path) -> None:
