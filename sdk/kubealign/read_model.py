@@ -117,8 +117,6 @@ class SampleRecord:
     reward: float | None = None
     #: By source; None: the reward does not apply to the sample.
     rewards: dict[str, float | None] = field(default_factory=dict)
-    #: By source: what the reward reports about the response, for those that explain it.
-    explanations: dict[str, str] = field(default_factory=dict)
     weight_version: int = 0
     truncated: bool = False
     group_id: str = ""
@@ -129,6 +127,8 @@ class SampleRecord:
     #: Name -> a number per token (None: unknown): logprobs (the engine's), trainer_logprobs,
     #: logprob_gap (engine's less trainer's), kl (trainer's less reference's), advantages, values.
     token_values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
+    #: By source: what the reward reports about the response, for those that explain it.
+    explanations: dict[str, str] = field(default_factory=dict)
 
 
 class ReadModelClient:
