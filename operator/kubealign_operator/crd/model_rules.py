@@ -368,6 +368,13 @@ _WHOLE_PAIRS_RULE = CelRule(
     field_path=".minibatchSequences",
 )
 
+_CODE_TIME_RULE = CelRule(
+    "!has(self.verifier) || !has(self.verifier.code) "
+    "|| self.verifier.code.secondsPerResponse < self.timeoutSeconds",
+    "must be below timeoutSeconds: lower it, or raise timeoutSeconds",
+    field_path=".verifier.code.secondsPerResponse",
+)
+
 _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     KL: _KL_RULES,
     RLOOSpec: [_KL_IN_REWARD_RULE],
@@ -630,12 +637,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             NO_CODE_OF_ITS_OWN,
             field_path=".egress",
         ),
-        CelRule(
-            "!has(self.verifier) || !has(self.verifier.code) "
-            "|| self.verifier.code.secondsPerResponse < self.timeoutSeconds",
-            "must be below timeoutSeconds: lower it, or raise timeoutSeconds",
-            field_path=".verifier.code.secondsPerResponse",
-        ),
+        _CODE_TIME_RULE,
         CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",
@@ -672,6 +674,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     ValidationScore: [
         *exactly_one_of(SCORE_SOURCES),
+        _CODE_TIME_RULE,
         CelRule(
             "self.egress.size() == 0 || !has(self.verifier)", VERIFIER_CONNECTS_NOWHERE, field_path=".egress"
         ),

@@ -279,13 +279,7 @@ class Reward(ScoreCalls, SpecModel):
             raise field_errors("Reward", (("concurrency",), self.concurrency, NO_CALLS_OF_ITS_OWN))
         if (self.models or self.verifier is not None) and self.egress:
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
-        code = None if self.verifier is None else self.verifier.code
-        if code is not None and code.seconds_per_response >= self.timeout_seconds:
-            remedy = (
-                f"must be below timeoutSeconds, {self.timeout_seconds:g}: lower it, or raise timeoutSeconds"
-            )
-            path = ("verifier", "code", "secondsPerResponse")
-            raise field_errors("Reward", (path, code.seconds_per_response, remedy))
+        self.check_code_time("Reward")
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise field_errors(
                 "Reward",

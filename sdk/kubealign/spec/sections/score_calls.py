@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from kubealign.spec.base import field_errors
 from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
 from kubealign.spec.sections.verifiers import Verifier
 
@@ -49,6 +50,16 @@ class ScoreCalls:
     def error_policy(self) -> RewardErrorPolicy:
         """Effect of a sample without a score."""
         return self.on_error or (RewardErrorPolicy.SKIP if self.calls_a_server else RewardErrorPolicy.RETRY)
+
+    def check_code_time(self, title: str) -> None:
+        """Check that a verifier of programs ends before it is stopped. Raises ValidationError of `title`."""
+        code = None if self.verifier is None else self.verifier.code
+        if code is not None and code.seconds_per_response >= self.timeout_seconds:
+            remedy = (
+                f"must be below timeoutSeconds, {self.timeout_seconds:g}: lower it, or raise timeoutSeconds"
+            )
+            path = ("verifier", "code", "secondsPerResponse")
+            raise field_errors(title, (path, code.seconds_per_response, remedy))
 
     def named_columns(self) -> dict[str, str]:
         """Return field -> column of the data set that the source needs."""

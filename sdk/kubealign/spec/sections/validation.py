@@ -85,6 +85,7 @@ class ValidationScore(ScoreCalls, SpecModel):
         require_exactly_one(self, list(SCORE_SOURCES))
         if self.verifier is not None and self.egress:
             raise field_errors("ValidationScore", (("egress",), self.egress, VERIFIER_CONNECTS_NOWHERE))
+        self.check_code_time("ValidationScore")
         return self
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: Most characters of an explanation; longer ones are cut.
@@ -63,7 +63,7 @@ def check_results(returned: Any, count: int) -> list[RewardResult]:
 
 def _check_result(value: Any, where: str) -> RewardResult:
     if isinstance(value, RewardResult):
-        return value
+        return replace(value, explanation=_cut(value.explanation))
     if not isinstance(value, Mapping):
         return RewardResult(None if value is None else _check_number(value, where))
     unknown = sorted(str(key) for key in value if key not in _KEYS)
@@ -75,13 +75,17 @@ def _check_result(value: Any, where: str) -> RewardResult:
     reward, explanation = value["reward"], value.get("explanation") or ""
     if not isinstance(explanation, str):
         raise InvalidResult(f"returned the explanation {describe_value(explanation)} {where}, not a text")
-    if len(explanation) > MAX_EXPLANATION:
-        explanation = explanation[: MAX_EXPLANATION - 1] + _ELLIPSIS
     return RewardResult(
         None if reward is None else _check_number(reward, where),
         _check_metrics(value.get("metrics") or {}, where),
-        explanation,
+        _cut(explanation),
     )
+
+
+def _cut(explanation: str) -> str:
+    if len(explanation) <= MAX_EXPLANATION:
+        return explanation
+    return explanation[: MAX_EXPLANATION - 1] + _ELLIPSIS
 
 
 def _check_metrics(metrics: Any, where: str) -> dict[str, float]:

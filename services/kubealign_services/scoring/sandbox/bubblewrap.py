@@ -119,7 +119,7 @@ class Bubblewrap:
 
     @property
     def has_memory_groups(self) -> bool:
-        """Whether the memory limit counts all processes of a sandbox together."""
+        """True where the memory limit counts all processes of a sandbox together."""
         return self._groups.limits_memory
 
     def start(

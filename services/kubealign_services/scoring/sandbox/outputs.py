@@ -33,7 +33,7 @@ class Output:
 
     @property
     def has_exceeded(self) -> bool:
-        """Whether the sandbox has written more than the limit."""
+        """True once the sandbox has written more than the limit."""
         return len(self.content) > self.limit
 
     def fileno(self) -> int:

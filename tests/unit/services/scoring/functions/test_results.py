@@ -63,6 +63,7 @@ def test_other_objects_are_refused(result: dict[str, Any], message: str) -> None
 def test_long_explanations_are_cut() -> None:
     [result] = check_results([{"reward": 1, "explanation": "x" * (MAX_EXPLANATION + 1)}], 1)
     assert result.explanation == "x" * (MAX_EXPLANATION - 1) + "\N{HORIZONTAL ELLIPSIS}"
+    assert check_results([RewardResult(1, explanation="x" * 9999)], 1) == [result]
     exact = "x" * MAX_EXPLANATION
     assert check_results([{"reward": 1, "explanation": exact}], 1)[0].explanation == exact
 
