@@ -127,6 +127,8 @@ RECIPES = {
             peer_name="TRL 1.12",
             peer_environment="trl-ppo",
             needs={"REWARD_MODEL": "reward-model"},
+            remark="In twelve steps neither side moves the reward of held-out prompts by more than one "
+            "validation differs from the next. This budget is too small to tell which side learns better.",
         ),
         Recipe(
             "rloo",
@@ -165,6 +167,8 @@ RECIPES = {
             (Measure("val/right", _RIGHT),),
             "online",
             needs={"TEACHER": "grpo"},
+            remark="The teacher is kubealign's result of GRPO, which answers 0.56 of these sums. The "
+            "standard error of a share of 64 sums is 0.06: the results agree.",
         ),
     )
 }
