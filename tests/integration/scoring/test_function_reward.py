@@ -242,7 +242,7 @@ async def test_a_wrong_length_is_permanent(make: Make) -> None:
         with pytest.raises(BadReward, match="returned 1 rewards for 2 responses") as caught:
             await scored(function, ["p", "q"], ["r", "s"], {})
         assert caught.value.permanent
-    async with make("async def reward(prompts, responses): return [1.0]") as function:
+    async with make("def reward(prompts, responses): yield 1.0") as function:
         with pytest.raises(BadReward, match="not a list"):
             await scored(function, ["p"], ["r"], {})
 

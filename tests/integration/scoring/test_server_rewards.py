@@ -70,6 +70,12 @@ async def test_both_sides_have_certificates(tmp_path: Path) -> None:
             await posted(only_authority)
 
 
+def is_judged(step: dict[str, Any]) -> bool:
+    """Return True if each sample of a step has a verdict."""
+    lost = {"reward/quality/errors", "reward/quality/timeouts"}
+    return "reward/quality/mean" in step and not lost & step.keys()
+
+
 async def test_a_judge_that_fails_costs_samples_and_not_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,8 +126,11 @@ async def test_a_judge_that_fails_costs_samples_and_not_the_job(
             gone = await step_after(2)
             without = await step_after(2)
             async with reward_server(work, port) as (_, working):
-                await step_after(8)
-                back = await step_after(2)
+                # The server is tried again after a pause.
+                async with asyncio.timeout(120):
+                    back = await step_after(1)
+                    while not is_judged(run.steps("judged")[back]):
+                        back = await step_after(1)
             run.send(signal.SIGINT)
             assert await asyncio.to_thread(run.end, 60) == 130, run.output[-4000:]
             steps = run.steps("judged")
@@ -140,5 +149,5 @@ async def test_a_judge_that_fails_costs_samples_and_not_the_job(
     # Nothing answers between the two servers; the other reward goes on.
     assert "reward/quality/mean" not in steps[without]
     assert all("reward/length/mean" in step for step in steps.values())
-    assert steps[back]["reward/quality/mean"] == 0.0 and "reward/quality/errors" not in steps[back]
+    assert steps[back]["reward/quality/mean"] == 0.0
     assert "score 1: poor" in explanations
