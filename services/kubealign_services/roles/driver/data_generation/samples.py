@@ -59,11 +59,12 @@ class PolicySample:
 
 def collect_samples(row: PreparedRow, group: RolloutGroup, sources: Sequence[str] = ()) -> list[PolicySample]:
     """Return a group's samples in order, with the score of each source."""
+    explanations = group.explanations()
     return [
         replace(
             _to_sample(row, number, group.rollouts[number]),
             rewards={source: group.reward(number, source) for source in sources},
-            explanations=group.explanations(number),
+            explanations=explanations[number],
         )
         for number in sorted(group.rollouts)
     ]

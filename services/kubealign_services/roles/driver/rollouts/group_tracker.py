@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.reward_columns import weighted_sum
 from kubealign_services.messaging.contract import DiscardedMessages
-from kubealign_services.scoring.worker import read_explanations, read_reward
+from kubealign_services.scoring.worker import read_reward
 
 
 @dataclass
@@ -48,10 +48,14 @@ class RolloutGroup:
         """
         return read_reward(self.score(sample, source))
 
-    def explanations(self, sample: int) -> dict[str, str]:
-        """Return source -> explanation of the kept copy of a sample, for the scores that have one."""
-        copy = (sample, self.rollouts[sample].sequence.digest)
-        return read_explanations(score for key, score in self.scores.items() if key[:2] == copy)
+    def explanations(self) -> dict[int, dict[str, str]]:
+        """Return sample -> source -> explanation of its kept copy, for the scores that have one."""
+        explanations: dict[int, dict[str, str]] = {sample: {} for sample in self.rollouts}
+        for (sample, digest, source), score in self.scores.items():
+            rollout = self.rollouts.get(sample)
+            if score.explanation and rollout is not None and rollout.sequence.digest == digest:
+                explanations[sample][source] = score.explanation
+        return explanations
 
     def weighted_reward(self, sample: int, weights: Mapping[str, float]) -> float | None:
         """Return the weighted sum of the rewards of a sample; None if none of them applies to it.

@@ -241,10 +241,11 @@ class GroupSource:
 
 def collect_sample_texts(groups: Sequence[RolloutGroup]) -> dict[str, SampleText]:
     """Return sample id (as in the batch) -> texts of the sample."""
-    return {
-        make_sample_id(group.group_id, sample): SampleText(
-            json.loads(rollout.columns)["prompt"], rollout.response, group.explanations(sample)
-        )
-        for group in groups
-        for sample, rollout in group.rollouts.items()
-    }
+    texts: dict[str, SampleText] = {}
+    for group in groups:
+        explanations = group.explanations()
+        for sample, rollout in group.rollouts.items():
+            texts[make_sample_id(group.group_id, sample)] = SampleText(
+                json.loads(rollout.columns)["prompt"], rollout.response, explanations[sample]
+            )
+    return texts

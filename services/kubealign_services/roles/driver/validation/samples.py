@@ -42,6 +42,7 @@ def collect_validation_samples(
     """Return every sample of the groups with the score of each source."""
     samples = []
     for group in groups:
+        explanations = group.explanations()
         for index in sorted(group.rollouts):
             rollout = group.rollouts[index]
             context = json.loads(rollout.columns)
@@ -56,7 +57,7 @@ def collect_validation_samples(
                     truncated=rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH,
                     scores={source: group.reward(index, source) for source in sources},
                     columns=context["columns"],
-                    explanations=group.explanations(index),
+                    explanations=explanations[index],
                     tokens=sequence.tokens[response].tolist(),
                     logprobs=sequence.token("engine_logprobs")[response].tolist(),
                 )

@@ -53,6 +53,23 @@ def test_a_group_is_complete_when_every_sample_has_every_score() -> None:
     assert (group.generated_at, group.completed_at) == (1.0, 3.0)
 
 
+def test_explanations_are_those_of_the_kept_copies() -> None:
+    it = ledger(samples=2, sources=("exact", "style"))
+    for sample, digest in ((0, "first"), (0, "second"), (1, "d")):
+        it.add_rollout(rollout(sample, digest=digest), now=1.0)
+    for sample, digest, source, text in (
+        (0, "first", "exact", "read 1"),
+        (0, "second", "exact", "read 2"),
+        (0, "first", "style", "terse"),
+        (1, "d", "exact", ""),
+        (2, "d", "exact", "no such sample"),
+    ):
+        explained = score(sample, digest, source)
+        explained.explanation = text
+        it.add_score(explained, now=1.0)
+    assert it.groups["0/1"].explanations() == {0: {"exact": "read 1", "style": "terse"}, 1: {}}
+
+
 def test_the_first_copy_of_a_sample_wins_and_scores_count_for_it_alone() -> None:
     it = ledger(samples=1)
     it.add_rollout(rollout(0, digest="first"), now=1.0)
