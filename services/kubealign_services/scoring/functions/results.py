@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kubealign_services.scoring.shortened_text import shorten
+
 #: Most characters of an explanation; longer ones are cut.
 MAX_EXPLANATION = 2000
 #: Most metrics of one response.
@@ -15,7 +17,6 @@ RESERVED_METRICS = frozenset({"mean", "std", "errors", "timeouts", "disagreement
 
 _METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _KEYS = ("reward", "metrics", "explanation")
-_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 class InvalidResult(ValueError):
@@ -63,7 +64,7 @@ def check_results(returned: Any, count: int) -> list[RewardResult]:
 
 def _check_result(value: Any, where: str) -> RewardResult:
     if isinstance(value, RewardResult):
-        return replace(value, explanation=_cut(value.explanation))
+        return replace(value, explanation=shorten(value.explanation, MAX_EXPLANATION))
     if not isinstance(value, Mapping):
         return RewardResult(None if value is None else _check_number(value, where))
     unknown = sorted(str(key) for key in value if key not in _KEYS)
@@ -78,14 +79,8 @@ def _check_result(value: Any, where: str) -> RewardResult:
     return RewardResult(
         None if reward is None else _check_number(reward, where),
         _check_metrics(value.get("metrics") or {}, where),
-        _cut(explanation),
+        shorten(explanation, MAX_EXPLANATION),
     )
-
-
-def _cut(explanation: str) -> str:
-    if len(explanation) <= MAX_EXPLANATION:
-        return explanation
-    return explanation[: MAX_EXPLANATION - 1] + _ELLIPSIS
 
 
 def _check_metrics(metrics: Any, where: str) -> dict[str, float]:

@@ -158,9 +158,9 @@ class Bubblewrap:
             os.close(info_write)
             info_write = -1
             try:
-                init = _init_descriptor(info_read, monitor)
+                pid, init = _first_process(info_read, monitor)
                 group = self._groups.make(limits.memory_bytes, limits.processes + _OWN_PROCESSES)
-                group.add(_pid_of(init))
+                group.add(pid)
             except BaseException:
                 monitor.kill()
                 monitor.wait()
@@ -205,26 +205,25 @@ class Bubblewrap:
         ready_read, ready_write = os.pipe()
         error_read, error_write = os.pipe()
         document = memory_file(json.dumps({"limits": _PROBE_LIMITS.for_process(), "program": ""}).encode())
+        has_started, fault = False, "a sandbox did not start"
         try:
             process = self.start("script", [document, ready_write], _PROBE_LIMITS, error=error_write)
             os.close(ready_write)
             ready_write = -1
-            has_started = select.select([ready_read], [], [], _START_SECONDS)[0] and os.read(ready_read, 1)
+            events, _, _ = select.select([ready_read], [], [], _START_SECONDS)
+            has_started = bool(events and os.read(ready_read, 1))
             process.end()
-            os.close(error_write)
-            error_write = -1
-            text = os.read(error_read, 4096).decode(errors="replace").strip()
         except SandboxFailed as error:
-            os.close(error_write)
-            error_write = -1
-            text = os.read(error_read, 4096).decode(errors="replace").strip()
-            raise SandboxUnavailable(f"{text or error}. {_REMEDY}") from error
+            has_started, fault = False, str(error)
         finally:
-            for descriptor in (ready_read, ready_write, error_read, error_write, document):
+            # The end of what bwrap says is read once no process can write to it.
+            os.close(error_write)
+            text = os.read(error_read, 4096).decode(errors="replace").strip()
+            for descriptor in (ready_read, ready_write, error_read, document):
                 if descriptor >= 0:
                     os.close(descriptor)
         if not has_started:
-            raise SandboxUnavailable(f"{text or 'a sandbox did not start'}. {_REMEDY}")
+            raise SandboxUnavailable(f"{text or fault}. {_REMEDY}")
 
 
 def memory_file(content: bytes) -> int:
@@ -236,8 +235,8 @@ def memory_file(content: bytes) -> int:
     return descriptor
 
 
-def _init_descriptor(info: int, monitor: subprocess.Popen[bytes]) -> int:
-    """Return a descriptor of the sandbox's first process, which waits. Raises SandboxFailed."""
+def _first_process(info: int, monitor: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """Return id and descriptor of the sandbox's first process, which waits. Raises SandboxFailed."""
     text = b""
     while not text.rstrip().endswith(b"}"):
         if not select.select([info], [], [], _START_SECONDS)[0]:
@@ -246,12 +245,5 @@ def _init_descriptor(info: int, monitor: subprocess.Popen[bytes]) -> int:
         if not chunk:
             raise SandboxFailed(f"bwrap ended with status {monitor.wait(_END_SECONDS)}")
         text += chunk
-    return os.pidfd_open(json.loads(text)["child-pid"])
-
-
-def _pid_of(descriptor: int) -> int:
-    """Return the process id of a process descriptor."""
-    for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines():
-        if line.startswith("Pid:"):
-            return int(line.split()[1])
-    raise ProcessLookupError("the process of a sandbox has ended at its start")
+    pid: int = json.loads(text)["child-pid"]
+    return pid, os.pidfd_open(pid)

@@ -9,15 +9,15 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from kubealign.cgroups import Cgroup, iter_cgroups
 
 log = logging.getLogger(__name__)
 
 _PREFIX = "kubealign-sandbox-"
-_MOUNTS = Path("/proc/self/mountinfo")
-_MEMBERSHIPS = Path("/proc/self/cgroup")
 #: Seconds until a group whose processes have ended can be removed.
 _REMOVE_SECONDS = 5.0
 _POLL_SECONDS = 0.002
@@ -103,37 +103,25 @@ class ControlGroups:
                     _is_removed(folder)
 
 
-def _candidates() -> list[_Tree]:
-    """Return the trees of version 1, or the one of version 2 below or beside the own group."""
-    memberships = {}
-    for line in _MEMBERSHIPS.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        memberships[controllers] = path.lstrip("/")
-    trees = []
-    for line in _MOUNTS.read_text().splitlines():
-        fields = line.split()
-        separator = fields.index("-")
-        kind, options, mount = fields[separator + 1], fields[separator + 3].split(","), Path(fields[4])
-        if kind == "cgroup2":
-            own = mount / memberships.get("", "")
-            for folder in (own, own.parent):
-                if folder == mount.parent or not (folder / "cgroup.subtree_control").is_file():
-                    continue
-                if {"memory", "pids"} <= set((folder / "cgroup.subtree_control").read_text().split()):
-                    trees.append(_Tree(folder, "memory.max", "memory.swap.max", "pids.max", "memory.events"))
-                    break
-        elif kind == "cgroup":
-            for controllers, path in memberships.items():
-                if not set(controllers.split(",")) <= set(options):
-                    continue
-                # In a container the path of the host may be unknown below the mount.
-                folder = mount / path if (mount / path).is_dir() else mount
-                if "memory" in options:
-                    files = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
-                    trees.append(_Tree(folder, *files, None, "memory.oom_control"))
-                elif "pids" in options:
-                    trees.append(_Tree(folder, None, None, "pids.max", None))
-    return trees
+def _candidates() -> Iterator[_Tree]:
+    """Yield the tree of version 2 of the own group or its parent, or those of version 1."""
+    for group in itertools.islice(_own_groups("memory", 2), 2):
+        controllers = (group.read("cgroup.subtree_control") or "").split()
+        if {"memory", "pids"} <= set(controllers):
+            yield _Tree(group.folder, "memory.max", "memory.swap.max", "pids.max", "memory.events")
+            return
+    for group in itertools.islice(_own_groups("memory", 1), 1):
+        files = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
+        yield _Tree(group.folder, *files, None, "memory.oom_control")
+    for group in itertools.islice(_own_groups("pids", 1), 1):
+        yield _Tree(group.folder, None, None, "pids.max", None)
+
+
+def _own_groups(controller: str, version: int) -> Iterator[Cgroup]:
+    """Yield the groups of this process that exist, from its own up. In a container the path of the host is
+    unknown, and the first one is the container's.
+    """
+    return (each for each in iter_cgroups(controller) if each.version == version and each.folder.is_dir())
 
 
 def _is_usable(tree: _Tree) -> bool:

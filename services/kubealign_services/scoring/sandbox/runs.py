@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kubealign_services.scoring.sandbox.bubblewrap import Bubblewrap, SandboxProcess, memory_file
 from kubealign_services.scoring.sandbox.limits import Limits
 from kubealign_services.scoring.sandbox.outputs import Output, read_until, wait_until_ready
+from kubealign_services.scoring.shortened_text import shorten
 
 #: Bytes of a verdict, and of the prints of a checker, of which none is read.
 _VERDICT_BYTES = 2**16
@@ -187,7 +188,7 @@ def _limit_fault(
 def _reason(name: str, text: str, limits: Limits) -> str:
     if name == _MEMORY_ERROR:
         return _memory_text(limits)
-    return ": ".join(part for part in (name, _cut(" ".join(text.split()))) if part)
+    return ": ".join(part for part in (name, shorten(" ".join(text.split()), _SHOWN_CHARACTERS)) if part)
 
 
 def _memory_text(limits: Limits) -> str:
@@ -205,10 +206,4 @@ def _significant(text: str) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    return repr(_cut(text.rstrip()))
-
-
-def _cut(text: str) -> str:
-    return (
-        text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    )
+    return repr(shorten(text.rstrip(), _SHOWN_CHARACTERS))

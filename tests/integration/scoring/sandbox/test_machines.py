@@ -12,6 +12,8 @@ from pathlib import Path
 import pyseccomp
 import pytest
 
+from kubealign import cgroups
+from kubealign_services.scoring import shortened_text
 from kubealign_services.scoring.sandbox import bubblewrap
 from kubealign_services.scoring.sandbox.bubblewrap import Bubblewrap
 from kubealign_services.scoring.sandbox.errors import SandboxUnavailable
@@ -63,13 +65,16 @@ print(run_check(bubblewrap, Check("assert f() == 2"), "def f():\\n    return 1",
 
 @pytest.fixture
 def readable_services() -> Iterator[Path]:
-    """The package and pyseccomp in a folder that every user can read."""
+    """The package, the modules that it imports and pyseccomp in a folder that every user can read."""
     with tempfile.TemporaryDirectory(prefix="kubealign-") as folder:
         package = Path(folder, "kubealign_services", "scoring", "sandbox")
         shutil.copytree(
             Path(bubblewrap.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
         )
-        shutil.copy(pyseccomp.__file__, folder)
+        for module in (pyseccomp, cgroups, shortened_text):
+            target = Path(folder, *module.__name__.split(".")).with_suffix(".py")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(str(module.__file__), target)
         for path in (Path(folder), *Path(folder).rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         yield Path(folder)

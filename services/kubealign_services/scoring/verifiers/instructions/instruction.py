@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kubealign_services.scoring.shortened_text import shorten
+
 #: Relations between the count in a response and the number in the instruction.
 LESS_THAN = "less than"
 AT_LEAST = "at least"
 
 #: Most characters of a text of the row or of the response in an explanation.
 _QUOTED_CHARACTERS = 60
-_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def counted(count: int, noun: str) -> str:
 
 def quoted(text: str) -> str:
     """Return the text in quotation marks, without its end where it is long."""
-    return repr(text if len(text) <= _QUOTED_CHARACTERS else text[: _QUOTED_CHARACTERS - 1] + _ELLIPSIS)
+    return repr(shorten(text, _QUOTED_CHARACTERS))
 
 
 def quoted_list(texts: Sequence[str]) -> str:
