@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from kubealign.spec.sections.reward_servers import RewardServer
+from kubealign_services.runtime.http_errors import read_error_message
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.scoring.functions.errors import RewardError, RewardHung, RewardRaised
 from kubealign_services.scoring.servers.circuit_breaker import CircuitBreaker, CircuitOpen
@@ -26,7 +27,6 @@ FIRST_DELAY, LAST_DELAY = 0.5, 30.0
 MAX_RETRY_AFTER = 120.0
 _CONNECT_SECONDS = 10.0
 _MAX_ANSWER_BYTES = 2**24
-_MESSAGE_CHARACTERS = 500
 _REPEATED = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 _REFUSED = frozenset(
     {
@@ -160,19 +160,19 @@ class Endpoint:
             raise _Failure(RewardRaised(f"{where}: {type(error).__name__}: {error}")) from error
         status = response.status
         if status in _REPEATED or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            refusal = RewardRaised(f"{where} answers {status}: {_message(content)}")
+            refusal = RewardRaised(f"{where} answers {status}: {read_error_message(content)}")
             is_busy = status == HTTPStatus.TOO_MANY_REQUESTS
             pause = read_retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
             raise _Failure(refusal, pause, of_server=not is_busy)
         if status in _REFUSED or HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-            raise RewardServerRefused(f"{where} answers {status}: {_message(content)}")
+            raise RewardServerRefused(f"{where} answers {status}: {read_error_message(content)}")
         if status != HTTPStatus.OK:
             # The sample may be the cause, such as one that is too long.
-            raise RewardRaised(f"{where} answers {status}: {_message(content)}")
+            raise RewardRaised(f"{where} answers {status}: {read_error_message(content)}")
         try:
             return read(json.loads(content))
         except (ValueError, RecursionError) as error:
-            raise _Failure(RewardRaised(f"{where} answers no JSON: {_message(content)}")) from error
+            raise _Failure(RewardRaised(f"{where} answers no JSON: {read_error_message(content)}")) from error
         except UnusableAnswer as error:
             raise _Failure(RewardRaised(f"{where}: {error}"), of_server=False) from error
 
@@ -227,9 +227,3 @@ def read_retry_after(text: str, now: datetime) -> float | None:
         except (ValueError, TypeError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _message(content: bytes) -> str:
-    """Return the beginning of an answer on one line."""
-    text = " ".join(content.decode(errors="replace").split())
-    return text[:_MESSAGE_CHARACTERS] or "an empty answer"

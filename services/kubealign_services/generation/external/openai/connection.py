@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from kubealign_services.generation.external.contract import ExternalEngineDied
+from kubealign_services.runtime.http_errors import read_error_message
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 #: Environment variable with the server's key.
@@ -34,7 +35,6 @@ _OUTAGE_STATUSES = frozenset(
     }
 )
 _KEY_STATUSES = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
-_MESSAGE_CHARACTERS = 1000
 
 logger = logging.getLogger(__name__)
 
@@ -187,18 +187,3 @@ class ServerConnection:
             async with session.get(self.url + HEALTH_PATH) as response:
                 return response.status == HTTPStatus.OK
         return False
-
-
-def read_error_message(content: bytes) -> str:
-    """Return the message in the body of an error, in the forms that vLLM and SGLang give it, on one line of
-    at most 1000 characters.
-    """
-    text = content.decode(errors="replace").strip()
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    while isinstance(document, dict):
-        document = next((document[key] for key in ("error", "message", "detail") if key in document), None)
-    message = " ".join((document if isinstance(document, str) else text).split())
-    return message[:_MESSAGE_CHARACTERS] or "an empty answer"

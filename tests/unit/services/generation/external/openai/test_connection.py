@@ -1,7 +1,6 @@
 """HTTP connections to an inference server: outages, errors and their messages, over real connections."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,12 +8,10 @@ import pytest
 from aiohttp import web
 
 from kubealign_services.generation.external.contract import ExternalEngineDied
-from kubealign_services.generation.external.openai import connection as module
 from kubealign_services.generation.external.openai.connection import (
     ConnectionOptions,
     ServerConnection,
     ServerError,
-    read_error_message,
 )
 from kubealign_services.runtime.process.failures import PermanentFailure
 from support.free_address import free_port
@@ -242,25 +239,3 @@ async def test_answers_that_are_no_json() -> None:
         assert await connection.request("/text") == "flushed {"
         with pytest.raises(ServerError, match=r"no JSON: flushed \{"):
             await connection.request("/broken")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"error": {"message": "a", "code": 400}}, "a"),
-        ({"error": "Unauthorized"}, "Unauthorized"),
-        ({"success": False, "message": "b"}, "b"),
-        ({"detail": "Not Found"}, "Not Found"),
-        ({"message": "two\n\tlines"}, "two lines"),
-        ({"other": 1}, '{"other": 1}'),
-        (["c"], '["c"]'),
-    ],
-)
-def test_error_messages_of_both_servers(content: object, message: str) -> None:
-    assert read_error_message(json.dumps(content).encode()) == message
-
-
-def test_error_messages_are_short() -> None:
-    assert read_error_message(b"") == "an empty answer"
-    assert read_error_message(b"<html>\xff") == "<html>\N{REPLACEMENT CHARACTER}"
-    assert len(read_error_message(b"x" * 10**6)) == module._MESSAGE_CHARACTERS
