@@ -143,7 +143,7 @@ def _egress(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
     entries |= {f"spec.validation.sampling.scores[{i}]": e for i, e in enumerate(spec.validation_scores)}
     egress = {f"{path}.egress": entry.egress for path, entry in entries.items()}
     egress["spec.rollout.egress"] = spec.rollout.egress
-    #: Field of egress -> field of a URL, and the URL.
+    # Field of egress -> field of a URL, and the URL.
     servers = {
         f"{path}.egress": (f"{path}.{kind}.url", server.url)
         for path, entry in entries.items()

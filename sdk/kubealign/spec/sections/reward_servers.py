@@ -126,7 +126,7 @@ class PairwiseJudge(SpecModel):
 
 
 class JudgeTask(SpecUnion):
-    """What the judge is asked."""
+    """Question to the judge."""
 
     pointwise: PointwiseJudge | None = Field(None, description="A score of the response alone.")
     reference: ReferenceJudge | None = Field(None, description="A score in view of the row's answer.")
@@ -156,7 +156,7 @@ class JudgeReward(RewardServer):
         description="Address of the API, most often with /v1 at its end; /chat/completions is added."
     )
     model: ShortText = Field(description="Name of the model.")
-    task: JudgeTask = Field(description="What the judge is asked.")
+    task: JudgeTask = Field(description="Question to the judge.")
     template: JudgeTemplate | None = Field(
         None,
         description="Message to the judge, with {prompt}, {rubric} and columns of the row in braces; "

@@ -1,6 +1,5 @@
 """Verifiers: rewards that check a response by a rule, or against the row's answer."""
 
-import re
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from kubealign.spec.base import (
     field_alias,
     field_errors,
 )
+from kubealign.spec.regular_expressions import compile_pattern
 from kubealign.spec.sections.code_verifier import CodeVerifier
 
 #: Name of a tag without its angle brackets.
@@ -79,10 +79,7 @@ class RegexVerifier(SpecModel):
     @field_validator("pattern")
     @classmethod
     def _valid_pattern(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"is not a regular expression: {error}") from error
+        compile_pattern(value)
         return value
 
 

@@ -160,7 +160,7 @@ def test_a_daemon_ends_with_its_program(sandbox: Sandbox) -> None:
         print("done")
     """
     assert sandbox.script(program, "", "done").passed
-    # As long as the test may take, which ends first.
+    # The test's own time, which ends first.
     assert sandbox.check(program, "assert True").passed
 
 

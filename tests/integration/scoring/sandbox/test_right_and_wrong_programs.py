@@ -109,8 +109,8 @@ def test_a_check_function_takes_the_entry_point(sandbox: Sandbox) -> None:
     """
     right = "    return [value / 2 for value in values]\n"
     assert sandbox.check(right, test, prefix=prompt, entry_point="halves").passed
-    whole = prompt + right
-    assert sandbox.check(whole, test, prefix=prompt, entry_point="halves").passed
+    complete = prompt + right
+    assert sandbox.check(complete, test, prefix=prompt, entry_point="halves").passed
     wrong = sandbox.check("    return values\n", test, prefix=prompt, entry_point="halves")
     assert wrong.reason == "AssertionError: assert candidate([2.0, 3.0]) == [1.0, 1.5]"
     other = sandbox.check("    return values\n", test, prefix=prompt, entry_point="thirds")

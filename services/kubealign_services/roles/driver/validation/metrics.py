@@ -17,7 +17,7 @@ from kubealign_services.roles.driver.validation.samples import ValidationSample
 
 @dataclass(frozen=True)
 class SummaryOptions:
-    """What is reported of a score beside its mean.
+    """Figures that are reported of a score beside its mean.
 
     pass_at: numbers k of responses of pass@k. pass_threshold: least score of a response that passes.
     extract: answer by which the responses to a prompt vote; None: no majority. confidence: level of the

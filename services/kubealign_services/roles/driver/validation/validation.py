@@ -81,7 +81,7 @@ class SampledResponses:
     Args:
         sample: Generates with the weights of the state and returns scored samples.
         metric_names: Source -> name of its metric.
-        options: What is reported of each score beside its mean.
+        options: Figures that are reported of each score beside its mean.
         show: Receives the samples for displays.
     """
 

@@ -112,27 +112,27 @@ async def test_a_judge_that_hangs_costs_a_sample() -> None:
     assert isinstance(outcome, RewardHung)
 
 
+async def answered(spec: Reward, samples: int) -> int:
+    """Return how many of some calls at the same time end within two seconds; cancel the others."""
+    async with open_server_reward(spec) as judge:
+        calls = [asyncio.create_task(judge.outcomes([sample(str(i))])) for i in range(samples)]
+        done, waiting = await asyncio.wait(calls, timeout=2)
+        for call in waiting:
+            call.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return len(done)
+
+
 async def test_requests_of_a_minute_are_limited() -> None:
     """Check that those beyond the limit wait; a minute's worth is allowed at once."""
     async with reward_server(saying(lambda _: {"score": 1})) as (url, server):
-        spec = reward(url, {"pointwise": {}}, requestsPerMinute=3)
-        async with open_server_reward(spec) as judge:
-            calls = [asyncio.create_task(judge.outcomes([sample(str(i))])) for i in range(5)]
-            done, waiting = await asyncio.wait(calls, timeout=2)
-            assert (len(done), len(waiting), len(server.bodies)) == (3, 2, 3)
-            for call in waiting:
-                call.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        assert await answered(reward(url, {"pointwise": {}}, requestsPerMinute=3), 5) == 3
+        assert len(server.bodies) == 3
 
 
 async def test_tokens_of_a_minute_are_limited() -> None:
     async with reward_server(saying(lambda _: {"score": 1})) as (url, server):
         # Each request is assumed to take all tokens of a minute.
         spec = reward(url, {"pointwise": {}}, tokensPerMinute=500, maxTokens=1000)
-        async with open_server_reward(spec) as judge:
-            calls = [asyncio.create_task(judge.outcomes([sample(str(i))])) for i in range(2)]
-            done, waiting = await asyncio.wait(calls, timeout=2)
-            assert (len(done), len(waiting), len(server.bodies)) == (1, 1, 1)
-            for call in waiting:
-                call.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        assert await answered(spec, 2) == 1
+        assert len(server.bodies) == 1
