@@ -10,7 +10,6 @@ from kubealign.process_settings import Role
 from kubealign.role_specs import PREPARE as PREPARE
 from kubealign.role_specs import ROLE_SPECS, RoleSpec, teacher_group
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
-from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign.spec.sections.rollout import ReferencePlacement
 
 #: Main module of a trainer whose processes are also the rollout workers.
@@ -152,7 +151,7 @@ def _worker_groups(spec: AlignmentJobSpec) -> Iterator[_WorkerGroup]:
     for teacher in spec.teachers:
         yield _WorkerGroup(_teacher_worker(teacher.name), teacher.replicas, teacher.ranks)
     for reward in spec.rewards:
-        if reward.placement is RewardPlacement.OWN:
+        if reward.has_processes:
             yield _WorkerGroup(_reward_worker(reward.name), reward.replicas, reward.ranks)
     for score in spec.validation_scores:
         yield _WorkerGroup(_reward_worker(score.name))

@@ -30,8 +30,10 @@ from kubealign.spec.cross_field_validation import (
     NO_SAMPLES_OF_STEPS,
     NO_STEPS_TO_OVERLAP,
     NO_TEACHERS_TO_NAME,
+    NO_WORKFLOW_GIVES_REWARDS,
     READS_ALL_ROWS,
     REWARD_SOURCES_NEED_MIXTURE,
+    RUNS_NO_WORKFLOW,
     SGLANG_VALIDATES_UNTRUNCATED,
     STREAMS_NO_HINTS,
     STREAMS_NO_TOKENIZER_TEXTS,
@@ -103,6 +105,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     yield from _adapter_rules()
     yield from _several_teachers_rules()
     yield from _reward_sources_rules()
+    yield from _episode_reward_rules()
     yield _streamed_tokenizer_rule()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
@@ -259,6 +262,26 @@ def _reward_rules(name: str, algorithm_is_set: str, use: Requirement) -> Iterato
 
 #: Condition that the prompts are a mixture.
 _HAS_PROMPT_MIXTURE = "has(self.data.prompts) && has(self.data.prompts.mixture)"
+
+
+def _episode_reward_rules() -> Iterator[CelRule]:
+    """Yield the rules of rewards that a workflow gives."""
+    no_workflow = " || ".join(
+        f"has(self.algorithm.{field_alias(Algorithm, member)})"
+        for member, field in Algorithm.model_fields.items()
+        if not getattr(nested_model(field.annotation), "runs_workflows", False)
+    )
+    yield CelRule(
+        implies(no_workflow, "self.rewards.all(r, !has(r.episode))"),
+        f"the algorithm {RUNS_NO_WORKFLOW}",
+        field_path=".rewards",
+    )
+    yield CelRule(
+        "(has(self.rollout.workflow) && has(self.rollout.workflow.function)) || "
+        "self.rewards.all(r, !has(r.episode))",
+        NO_WORKFLOW_GIVES_REWARDS,
+        field_path=".rewards",
+    )
 
 
 def _reward_sources_rules() -> Iterator[CelRule]:

@@ -95,6 +95,8 @@ from kubealign.spec.sections.rewards import (
     NO_CALLS_OF_ITS_OWN,
     NO_CODE_OF_ITS_OWN,
     NO_ERRORS_OF_ITS_OWN,
+    NO_PROCESS_OF_ITS_OWN,
+    NOT_OF_EPISODES,
     REWARD_SOURCES,
     Reward,
 )
@@ -638,6 +640,15 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".egress",
         ),
         _CODE_TIME_RULE,
+        *(
+            CelRule(
+                f"!has(self.episode) || {unset.format(to_camel(name))}",
+                NO_PROCESS_OF_ITS_OWN,
+                field_path=f".{to_camel(name)}",
+            )
+            for name, default in NOT_OF_EPISODES.items()
+            for unset in ["!has(self.{})" if default is None else f"self.{{}} == {default}"]
+        ),
         CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",

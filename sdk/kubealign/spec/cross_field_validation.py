@@ -85,6 +85,8 @@ SGLANG_VALIDATES_UNTRUNCATED = (
     "rollout.engine.openai.server to Vllm"
 )
 REWARD_SOURCES_NEED_MIXTURE = "there are no sources to choose from: set data.prompts.mixture, or remove it"
+RUNS_NO_WORKFLOW = "runs no workflow, which would give the reward: choose another source"
+NO_WORKFLOW_GIVES_REWARDS = "no workflow gives a reward: set rollout.workflow.function"
 UNSCORED_SOURCE = "no reward scores the responses to this source: name it in the sources of one"
 
 #: Errors of several teachers.
@@ -193,6 +195,22 @@ def _check_rewards(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[Fiel
         if reward.placement is RewardPlacement.WITH_CRITIC and not algorithm.value.critic:
             path = ("rewards", index, "placement")
             yield path, reward.placement, f"{_algorithm_name(algorithm)} has no critic: set Own"
+
+
+def _check_episode_rewards(
+    algorithm: Algorithm, rollout: Rollout, rewards: list[Reward]
+) -> Iterator[FieldProblem]:
+    """Yield the problems of rewards that no workflow gives."""
+    workflow = rollout.workflow
+    for index, reward in enumerate(rewards):
+        if reward.episode is None:
+            continue
+        path = ("rewards", index, "episode")
+        if not algorithm.value.runs_workflows:
+            problem = f"{_algorithm_name(algorithm)} {RUNS_NO_WORKFLOW}"
+            yield path, reward.episode, problem
+        elif workflow is None or not workflow.gives_rewards:
+            yield path, reward.episode, NO_WORKFLOW_GIVES_REWARDS
 
 
 def _check_reward_sources(algorithm: Algorithm, data: Data, rewards: list[Reward]) -> Iterator[FieldProblem]:
@@ -741,6 +759,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_data,
     _check_rewards,
     _check_reward_sources,
+    _check_episode_rewards,
     _check_dynamic_sampling,
     _check_checkpoint_source,
     _check_names,

@@ -249,6 +249,11 @@ class AlignmentJobSpec(SpecModel):
         return self.rollout.with_precision(self.trainer.backend.value.precision) if self.samples else None
 
     @property
+    def episode_rewards(self) -> dict[str, str]:
+        """Name of each reward that workflows give -> name under which they give it."""
+        return {reward.name: reward.episode.name for reward in self.rewards if reward.episode is not None}
+
+    @property
     def own_rollout(self) -> Rollout | None:
         """Rollout settings of workers in processes of their own.
 

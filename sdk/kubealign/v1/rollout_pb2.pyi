@@ -79,7 +79,7 @@ class Continuation(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "sample", "worker", "sequence", "finish_reason", "error", "columns", "purpose", "seconds", "response", "turns", "tool_errors", "temperature")
+    __slots__ = ("fence", "group_id", "attempt", "sample", "worker", "sequence", "finish_reason", "error", "columns", "purpose", "seconds", "response", "turns", "tool_errors", "temperature", "episode_rewards")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class Rollout(_message.Message):
     TURNS_FIELD_NUMBER: _ClassVar[int]
     TOOL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    EPISODE_REWARDS_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -110,7 +111,37 @@ class Rollout(_message.Message):
     turns: int
     tool_errors: int
     temperature: float
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., worker: _Optional[str] = ..., sequence: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., columns: _Optional[bytes] = ..., purpose: _Optional[str] = ..., seconds: _Optional[float] = ..., response: _Optional[str] = ..., turns: _Optional[int] = ..., tool_errors: _Optional[int] = ..., temperature: _Optional[float] = ...) -> None: ...
+    episode_rewards: _containers.RepeatedCompositeFieldContainer[EpisodeReward]
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., worker: _Optional[str] = ..., sequence: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., columns: _Optional[bytes] = ..., purpose: _Optional[str] = ..., seconds: _Optional[float] = ..., response: _Optional[str] = ..., turns: _Optional[int] = ..., tool_errors: _Optional[int] = ..., temperature: _Optional[float] = ..., episode_rewards: _Optional[_Iterable[_Union[EpisodeReward, _Mapping]]] = ...) -> None: ...
+
+class EpisodeReward(_message.Message):
+    __slots__ = ("source", "reward", "turns", "metrics", "explanation")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    reward: float
+    turns: _containers.RepeatedCompositeFieldContainer[TurnReward]
+    metrics: _containers.ScalarMap[str, float]
+    explanation: str
+    def __init__(self, source: _Optional[str] = ..., reward: _Optional[float] = ..., turns: _Optional[_Iterable[_Union[TurnReward, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., explanation: _Optional[str] = ...) -> None: ...
+
+class TurnReward(_message.Message):
+    __slots__ = ("token", "reward")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    reward: float
+    def __init__(self, token: _Optional[int] = ..., reward: _Optional[float] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("item",)

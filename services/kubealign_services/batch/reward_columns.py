@@ -16,6 +16,11 @@ from kubealign_services.batch.packed import Batch
 RAW = "reward."
 #: Prefix of the sequence columns: 1 where a source's reward applies, uint8; absent: it applies to all.
 APPLIES = "applies."
+#: Prefix of the token columns: raw rewards of a source after parts of a response, at the last token of the
+#: part, float64; they add up to the source's raw score. Absent: the whole reward follows the response.
+OF_TURNS = "turn_reward."
+#: Token column, float32: the parts of the column rewards that belong to single tokens. Absent: no part does.
+TURN_REWARDS = "turn_rewards"
 #: Prefix of the sequence columns: a source's rewards, standardised and clipped, before its weight.
 TRANSFORMED = "transformed."
 #: Prefix of the scalars: the weight of a source.

@@ -42,6 +42,72 @@ def test_custom_workflow_and_its_learned_tokens(tmp_path: Path) -> None:
     assert all("abc" in sample["response"] for sample in samples)
 
 
+GAME = """
+async def workflow(episode):
+    turn = await episode.generate(max_tokens=2)
+    episode.reward(turn.text.count("a"), metrics={"moves": 2})
+    if not turn.truncated and episode.put("abc"):
+        turn = await episode.generate(max_tokens=2)
+        episode.reward(turn.text.count("a"), explanation="ended with " + turn.text)
+"""
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"grpo": {"promptsPerStep": 4, "samplesPerPrompt": 4}},
+        {"ppo": {"promptsPerStep": 8, "samplesPerPrompt": 2, "minibatchSequences": 8}},
+    ],
+    ids=["grpo", "ppo"],
+)
+def test_rewards_that_a_workflow_gives(tmp_path: Path, algorithm: dict[str, object]) -> None:
+    """The rewards equal the letters that the policy wrote itself, in samples, metrics and validation."""
+    (tmp_path / "game.py").write_text(GAME)
+    workflow = {"function": {"file": {"path": str(tmp_path / "game.py")}}}
+    rollout = {"sampling": {"maxTokens": 12, "minTokens": 12}, "workflow": workflow}
+    critic = {"critic": {"model": online_job(tmp_path, "c", algorithm)["spec"]["policy"]["model"]}}
+    job = online_job(
+        tmp_path,
+        "game",
+        algorithm,
+        rollout=rollout,
+        rewards=[{"name": "letters", "weight": 2.0, "episode": {}}],
+        maxSteps=2,
+        **(critic if "ppo" in algorithm else {}),
+    )
+    with RunningJobs(write_jobs(tmp_path, job), tmp_path / "runs", "--no-dashboard") as run:
+        assert run.end(200) == 0, run.output
+        figures = run.steps("game")
+    assert figures[1]["reward/letters/moves"] == 2
+    assert figures[1]["reward/mean"] == pytest.approx(2 * figures[1]["reward/letters/mean"])
+    samples = [
+        json.loads(line) for line in (tmp_path / "runs" / "game" / "samples.jsonl").read_text().splitlines()
+    ]
+    assert samples
+    for sample in samples:
+        first, second = sample["response"].split("abc", 1)
+        assert sample["rewards"]["letters"] == first.count("a") + second.count("a")
+        assert sample["explanations"]["letters"] == "ended with " + second
+
+
+def test_a_reward_that_nothing_takes_fails_its_group_with_the_names(tmp_path: Path) -> None:
+    (tmp_path / "game.py").write_text(GAME.replace('.count("a"),', '.count("a"), "other",', 1))
+    workflow = {"function": {"file": {"path": str(tmp_path / "game.py")}}}
+    rollout = {"sampling": {"maxTokens": 12}, "workflow": workflow, "groupRetries": 0}
+    job = online_job(
+        tmp_path,
+        "game",
+        {"grpo": {"promptsPerStep": 4}},
+        rollout=rollout,
+        rewards=[{"name": "letters", "episode": {}}],
+        lifecycle={"maxFailedGroups": 0},
+        maxSteps=1,
+    )
+    with RunningJobs(write_jobs(tmp_path, job), tmp_path / "runs", "--no-dashboard") as run:
+        assert run.end(200) == 1, run.output
+        assert "no reward of the job takes 'other' from episodes; the names are reward" in run.output
+
+
 def test_the_example_with_a_calculator(tmp_path: Path) -> None:
     folder = tmp_path / "tools"
     shutil.copytree(ROOT / "examples" / "tools", folder, ignore=shutil.ignore_patterns("__pycache__"))

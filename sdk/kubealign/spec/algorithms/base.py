@@ -33,6 +33,8 @@ class AlgorithmSpec(SpecModel):
 
     #: Samples each step's batch from the policy and learns from rewards.
     online: ClassVar[bool] = False
+    #: True if `rollout.workflow` produces the samples.
+    runs_workflows: ClassVar[bool] = False
     #: Needs rollout workers, even without sampled validation.
     samples: ClassVar[bool] = False
     #: Adds one response of the reference model to the samples of each prompt.

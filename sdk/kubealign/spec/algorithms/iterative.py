@@ -104,6 +104,7 @@ class RejectionSamplingSpec(IterativeSpec):
     )
     data: ClassVar[str] = "prompts"
     rewards: ClassVar[Requirement] = Requirement.NEEDED
+    runs_workflows: ClassVar[bool] = True
     #: That of supervised fine-tuning, whose loss it is.
     learning_rate: ClassVar[float] = 2.0e-5
 

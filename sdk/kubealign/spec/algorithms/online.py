@@ -12,6 +12,7 @@ class OnlineSpec(AlgorithmSpec):
     """Fields of all algorithms that sample the batch of each step."""
 
     online: ClassVar[bool] = True
+    runs_workflows: ClassVar[bool] = True
     samples: ClassVar[bool] = True
     rewards: ClassVar[Requirement] = Requirement.NEEDED
     data: ClassVar[str] = "prompts"

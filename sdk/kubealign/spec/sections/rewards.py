@@ -1,9 +1,12 @@
 """Rewards: models, Python functions and plugins that score responses."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel
 
 from kubealign.pod_contract import FUNCTIONS_FOLDER
 from kubealign.spec.base import (
@@ -106,7 +109,24 @@ NO_CODE_OF_ITS_OWN = "only a function, a plugin, http and judge connect to other
 NO_CALLS_OF_ITS_OWN = "a model scores its samples in one batch: remove it"
 
 #: Fields of `Reward`, exactly one of which is set.
-REWARD_SOURCES = ("model", "ensemble", "function", "plugin", "verifier", "http", "judge")
+REWARD_SOURCES = ("model", "ensemble", "function", "plugin", "verifier", "http", "judge", "episode")
+
+#: Name under which a workflow gives its reward, where it names none.
+DEFAULT_REWARD = "reward"
+
+#: Fields of `Reward` that concern processes or calls, with the value that an episode's reward leaves.
+NOT_OF_EPISODES: Mapping[str, Any] = MappingProxyType(
+    {
+        "replicas": 1,
+        "concurrency": None,
+        "processes_per_pod": None,
+        "on_error": None,
+        "pod_template": None,
+    }
+)
+
+#: Message for a field of NOT_OF_EPISODES.
+NO_PROCESS_OF_ITS_OWN = "the workflow gives the reward in the rollout workers: remove it"
 
 
 class FirstStepsMoments(SpecModel):
@@ -168,12 +188,21 @@ class RewardPlugin(SpecModel):
     )
 
 
+class EpisodeRewardSource(SpecModel):
+    """The reward that the function of `rollout.workflow` gives a response, by `episode.reward(value, name)`.
+
+    Several values of a response are added up; with none the reward does not apply to the response.
+    """
+
+    name: EntryName = Field(DEFAULT_REWARD, description="Name under which the workflow gives the reward.")
+
+
 #: Names of the entries of a mixture of prompts that a reward scores.
 RewardSources: TypeAlias = Annotated[list[EntryName], Field(min_length=1, max_length=64), distinct_items]
 
 
 class Reward(ScoreCalls, SpecModel):
-    """One reward source: exactly one of model, ensemble, function, plugin, verifier, http and judge.
+    """One reward source: exactly one of model, ensemble, function, plugin, verifier, http, judge and episode.
 
     The reward of a response is the weighted sum over the rewards that apply to it.
     """
@@ -201,6 +230,9 @@ class Reward(ScoreCalls, SpecModel):
     )
     http: HttpReward | None = Field(None, description="A service of yours that scores samples.")
     judge: JudgeReward | None = Field(None, description="A language model of another server.")
+    episode: EpisodeRewardSource | None = Field(
+        None, description="What the workflow gives its response, turn by turn or at the end."
+    )
     attributes: dict[str, float] = Field(
         default_factory=dict,
         max_length=64,
@@ -261,6 +293,11 @@ class Reward(ScoreCalls, SpecModel):
         return self.sources is None or source in self.sources
 
     @property
+    def has_processes(self) -> bool:
+        """True where processes of the reward's own compute it."""
+        return self.placement is RewardPlacement.OWN and self.episode is None
+
+    @property
     def models(self) -> list[Model]:
         """All models of this reward."""
         return [self.model] if self.model is not None else list(self.ensemble.models) if self.ensemble else []
@@ -280,6 +317,11 @@ class Reward(ScoreCalls, SpecModel):
         if (self.models or self.verifier is not None) and self.egress:
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
         self.check_code_time("Reward")
+        if self.episode is not None:
+            for name, default in NOT_OF_EPISODES.items():
+                if getattr(self, name) != default:
+                    problem = ((to_camel(name),), getattr(self, name), NO_PROCESS_OF_ITS_OWN)
+                    raise field_errors("Reward", problem)
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise field_errors(
                 "Reward",

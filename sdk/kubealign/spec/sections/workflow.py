@@ -151,3 +151,8 @@ class WorkflowSpec(SpecUnion):
 
     tools: ToolUseSpec | None = Field(None, description="Tool calls of the policy.")
     function: WorkflowFunction | None = Field(None, description="A custom function.")
+
+    @property
+    def gives_rewards(self) -> bool:
+        """True if the workflow can give its response a reward."""
+        return self.function is not None

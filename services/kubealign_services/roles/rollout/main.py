@@ -111,7 +111,10 @@ async def _run_worker(
     tokens = Rate()
     context.heartbeat.set_fields(lambda: _heartbeat_payload(generator, weights, tokens))
     try:
-        async with open_sample_producer(rollout.workflow, generator, name, tokenizer) as samples:
+        episode_rewards = context.job.spec.episode_rewards
+        async with open_sample_producer(
+            rollout.workflow, generator, name, tokenizer, episode_rewards
+        ) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
             worker.on_skip = lambda reason: context.metrics.skipped_work_items.labels(reason).inc()
             # A custom workflow may block this event loop too, by code that holds the interpreter lock.

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
@@ -19,7 +19,7 @@ from kubealign_services.generation.contract import (
 )
 from kubealign_services.roles.rollout.messages import GroupPart, to_rollout
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow
-from kubealign_services.roles.rollout.workflow.episode import Episode, Transcript
+from kubealign_services.roles.rollout.workflow.episode import Episode, EpisodeReward, Transcript
 
 #: Purposes whose samples a workflow generates; others (a judgement, a critique) take a single turn.
 _WORKFLOW_PURPOSES = frozenset({"train", "validation"})
@@ -58,8 +58,19 @@ class MultiTurn:
     """Generates each response in several turns, all samples of a part concurrently."""
 
     def __init__(
-        self, generator: Generator, worker: str, workflow: EpisodeWorkflow, tokenizer: PreTrainedTokenizerBase
+        self,
+        generator: Generator,
+        worker: str,
+        workflow: EpisodeWorkflow,
+        tokenizer: PreTrainedTokenizerBase,
+        episode_rewards: Mapping[str, str],
     ) -> None:
+        """Set up the producer.
+
+        Args:
+            episode_rewards: Reward of the job -> name under which episodes give it.
+        """
+        self._episode_rewards = dict(episode_rewards)
         self._single_turn = SingleTurn(generator, worker)
         self._generator, self._worker = generator, worker
         self._workflow, self._tokenizer = workflow, tokenizer
@@ -95,9 +106,15 @@ class MultiTurn:
         )
         context = json.loads(item.columns)
         prompt, columns = context["prompt"], context["columns"]
-        episode = Episode(prompt, columns, request, self._tokenizer, self._generate, deadline)
+        names = self._episode_rewards.values()
+        episode = Episode(prompt, columns, request, self._tokenizer, self._generate, deadline, names)
         await self._workflow(episode)
-        return episode_to_rollout(item, part, index, episode.transcript, self._worker)
+        rollout = episode_to_rollout(item, part, index, episode.transcript, self._worker)
+        rollout.episode_rewards.extend(
+            to_episode_reward(source, episode.transcript.rewards.get(name), len(item.prompt_tokens))
+            for source, name in self._episode_rewards.items()
+        )
+        return rollout
 
     async def _generate(self, request: GenerationRequest) -> GeneratedSample:
         """Generate one sample of a request."""
@@ -105,6 +122,28 @@ class MultiTurn:
             async for sample in samples:
                 return sample
         raise RequestRefused(f"nothing was generated for {request.request_id}")
+
+
+def to_episode_reward(
+    source: str, reward: EpisodeReward | None, prompt_tokens: int
+) -> rollout_pb2.EpisodeReward:
+    """Return the message of a reward that a workflow has given; None: it has given none.
+
+    Args:
+        source: Name of the job's reward.
+    """
+    if reward is None:
+        return rollout_pb2.EpisodeReward(source=source)
+    return rollout_pb2.EpisodeReward(
+        source=source,
+        reward=reward.total,
+        turns=[
+            rollout_pb2.TurnReward(token=prompt_tokens + position - 1, reward=value)
+            for position, value in reward.turns
+        ],
+        metrics=reward.metrics,
+        explanation=reward.explanation,
+    )
 
 
 def episode_to_rollout(

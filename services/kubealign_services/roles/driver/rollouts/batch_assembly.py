@@ -11,12 +11,12 @@ from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundRes
 from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
-from kubealign_services.batch.reward_columns import add_scores
+from kubealign_services.batch.reward_columns import OF_TURNS, add_scores
 from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.generation.contract import REFERENCE_VERSION
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup, reward_of_episode
 from kubealign_services.training.expert_routing import ROUTING, unrecorded_column
 
 REFERENCE = "reference"
@@ -49,8 +49,9 @@ def assemble_batch(
     """Return the groups' samples, prompt after prompt, as one batch of S sequences and T tokens.
 
     Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
-    (int32), routing (see `expert_routing`) if the engine records its experts, and reference_logprobs
-    (float32) if a reference, or a teacher as one, scored the samples.
+    (int32), routing (see `expert_routing`) if the engine records its experts, reference_logprobs (float32) if
+    a reference, or a teacher as one, scored the samples, and the rewards of turns of each of `rewards` that
+    a workflow gave (see `reward_columns`).
     Sequence columns: group (int64, index of the prompt), truncated (uint8), the scores of each of `rewards`
     (see `reward_columns`), companion (uint8) if auxiliary samples exist, turns and tool_errors (int32) if a
     workflow generated the samples. Scalars: max_tokens, version (of the weights that train on the batch), and
@@ -92,6 +93,7 @@ def assemble_batch(
     for name in rewards:
         scores = [group.reward(sample, name) for group in groups for sample in sorted(group.rollouts)]
         add_scores(batch, name, scores)
+        _add_turn_rewards(batch, name, groups)
     if any(rollout.turns for group in groups for rollout in group.rollouts.values()):
         batch.sequence_columns |= _workflow_columns(groups)
     batch.scalars |= {"max_tokens": float(sampling.max_tokens), "version": float(version)}
@@ -118,6 +120,25 @@ def _workflow_columns(groups: Sequence[RolloutGroup]) -> dict[str, torch.Tensor]
         "turns": torch.tensor([rollout.turns for rollout in rollouts], dtype=torch.int32),
         "tool_errors": torch.tensor([rollout.tool_errors for rollout in rollouts], dtype=torch.int32),
     }
+
+
+def _add_turn_rewards(batch: Batch, name: str, groups: Sequence[RolloutGroup]) -> None:
+    """Add the token column of the rewards that a source gave turn by turn, if it is an episode's."""
+    rollouts = [group.rollouts[sample] for group in groups for sample in sorted(group.rollouts)]
+    rewards = [reward_of_episode(rollout, name) for rollout in rollouts]
+    if all(reward is None for reward in rewards):
+        return
+    column = torch.zeros(len(batch.tokens), dtype=torch.float64)
+    bounds = zip(batch.cu_seqlens.tolist(), batch.lengths.tolist(), strict=False)
+    for reward, rollout, (start, length) in zip(rewards, rollouts, bounds, strict=True):
+        for turn in () if reward is None else reward.turns:
+            if turn.token >= length:
+                raise UnrecoverableError(
+                    f"rollout worker {rollout.worker} gave a reward {name} at token {turn.token} "
+                    f"of a sequence of {length} tokens"
+                )
+            column[start + turn.token] += turn.reward
+    batch.token_columns[f"{OF_TURNS}{name}"] = column
 
 
 def make_sample_id(group_id: str, sample: int) -> str:

@@ -7,13 +7,13 @@ names. Messages of an older fence or attempt are dropped: their senders did not 
 requested again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.reward_columns import weighted_sum
 from kubealign_services.messaging.contract import DiscardedMessages
-from kubealign_services.scoring.worker import read_reward
+from kubealign_services.scoring.worker import empty_score, read_reward
 
 
 @dataclass
@@ -158,6 +158,8 @@ class GroupTracker:
                 f"rollout worker {rollout.worker} sent sample {rollout.sample} of {group.samples}",
             )
         group.rollouts[rollout.sample] = rollout
+        for score in episode_scores(rollout):
+            group.scores[score.sample, score.digest, score.source] = score
         if len(group.rollouts) == group.samples:
             group.generated_at = now
         self._mark_if_complete(group, now)
@@ -266,6 +268,22 @@ class GroupTracker:
         """Describe the messages that the bus has discarded since the group was requested; else empty."""
         discards = [discarded for time, discarded in self._discards.values() if time >= group.requested_at]
         return "".join(f"; {describe_discards(discarded)}" for discarded in discards)
+
+
+def reward_of_episode(rollout: rollout_pb2.Rollout, source: str) -> rollout_pb2.EpisodeReward | None:
+    """Return the reward of a source that a rollout brings with it; None: the source is no episode's."""
+    return next((reward for reward in rollout.episode_rewards if reward.source == source), None)
+
+
+def episode_scores(rollout: rollout_pb2.Rollout) -> Iterator[scoring_pb2.Score]:
+    """Yield the rewards that a rollout brings with it, as scores."""
+    for reward in rollout.episode_rewards:
+        score = empty_score(rollout, reward.source, rollout.worker)
+        if reward.HasField("reward"):
+            score.reward = reward.reward
+        score.metrics.update(reward.metrics)
+        score.explanation = reward.explanation
+        yield score
 
 
 def describe_discards(discarded: DiscardedMessages) -> str:

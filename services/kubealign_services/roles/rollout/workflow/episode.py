@@ -1,7 +1,7 @@
 """Episode: one response of several turns, alternating between policy and environment."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,12 +9,14 @@ import numpy as np
 import xxhash
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.sections.rewards import DEFAULT_REWARD
 from kubealign_services.generation.contract import (
     FinishReason,
     GeneratedSample,
     GenerationRequest,
     SamplingParameters,
 )
+from kubealign_services.scoring.functions.results import InvalidResult, check_results
 from kubealign_services.training.expert_routing import Routing
 
 #: Generates one sample of a request of one seed.
@@ -35,12 +37,31 @@ class Turn:
 
 
 @dataclass
+class EpisodeReward:
+    """Reward of one name that a workflow has given so far.
+
+    turns: (number of response tokens before the reward, value), in order. metrics and explanation: what the
+    workflow reports with it.
+    """
+
+    turns: list[tuple[int, float]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    explanation: str = ""
+
+    @property
+    def total(self) -> float:
+        """Sum over the turns."""
+        return sum(value for _, value in self.turns)
+
+
+@dataclass
 class Transcript:
     """The response so far, token by token.
 
     loss_mask: 1 at the policy's tokens, 0 at the environment's, whose log-probabilities are 0 and whose
     version is -1. routing [n, layers, k]: where the engine records them, the experts of the first n tokens of
-    the prompt and the response, each from the first generation after it.
+    the prompt and the response, each from the first generation after it. rewards: those that the workflow has
+    given, by name.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -54,12 +75,13 @@ class Transcript:
     turns: int = 0
     tool_errors: int = 0
     truncated: bool = False
+    rewards: dict[str, EpisodeReward] = field(default_factory=dict)
 
 
 class Episode:
-    """Interface of a workflow: the prompt, and methods to generate and to insert text.
+    """Interface of a workflow: the prompt, and methods to generate, to insert text and to give rewards.
 
-    `columns` are the row's.
+    `columns` are the row's. `reward_names` are the names that the job's rewards take from episodes.
 
     The response has at most max_tokens tokens, including the environment's.
     """
@@ -72,6 +94,7 @@ class Episode:
         tokenizer: PreTrainedTokenizerBase,
         generate: GenerateSample,
         deadline: float | None = None,
+        reward_names: Collection[str] = (),
     ) -> None:
         """Set up an episode.
 
@@ -81,6 +104,7 @@ class Episode:
         """
         self.deadline = deadline
         self.prompt, self.columns = prompt, columns
+        self.reward_names = frozenset(reward_names)
         self.transcript = Transcript()
         self._request, self._tokenizer, self._generate = request, tokenizer, generate
 
@@ -170,6 +194,47 @@ class Episode:
         response.versions += [-1] * len(tokens)
         response.text += text
         return True
+
+    def reward(
+        self,
+        value: float,
+        name: str = DEFAULT_REWARD,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        explanation: str = "",
+    ) -> None:
+        """Add to the reward of the response, at the last token that the policy has generated.
+
+        The reward of a name is the sum of all values that are given under it. A reward of the job with
+        `episode: {name: NAME}` takes it; with none given it does not apply to the response.
+
+        Args:
+            metrics: Numbers by name that are reported as reward/NAME/METRIC; later values replace earlier
+                ones.
+            explanation: Text that is shown with the sample; a later one replaces an earlier one.
+
+        Raises:
+            ValueError: Nothing is generated yet, the value is not a finite number, or no reward of the job
+                takes this name.
+        """
+        if name not in self.reward_names:
+            takers = ", ".join(sorted(self.reward_names)) or "none: add one to spec.rewards"
+            raise ValueError(f"no reward of the job takes {name!r} from episodes; the names are {takers}")
+        if self.transcript.turns == 0:
+            raise ValueError("nothing is generated yet: a reward belongs to the policy's last token")
+        try:
+            (result,) = check_results(
+                [{"reward": value, "metrics": metrics, "explanation": explanation}], count=1
+            )
+        except InvalidResult as error:
+            raise ValueError(f"episode.reward: the workflow {error}") from error
+        if result.reward is None:
+            raise ValueError("episode.reward: a reward is a number, not None")
+        entry = self.transcript.rewards.setdefault(name, EpisodeReward())
+        mask = self.transcript.loss_mask
+        entry.turns.append((len(mask) - mask[::-1].index(1), result.reward))
+        entry.metrics |= result.metrics
+        entry.explanation = result.explanation or entry.explanation
 
     def _find_stop(self, sample: GeneratedSample, stops: Sequence[str]) -> str | None:
         """Return the one of `stops` that follows the sample's text; None: it ended otherwise."""

@@ -1,6 +1,6 @@
 """Creates the sample producer of a job's rollout."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from transformers import PreTrainedTokenizerBase
@@ -16,9 +16,16 @@ from kubealign_services.scoring.functions.function_process import ToolProcess
 
 @asynccontextmanager
 async def open_sample_producer(
-    spec: WorkflowSpec | None, generator: Generator, worker: str, tokenizer: PreTrainedTokenizerBase
+    spec: WorkflowSpec | None,
+    generator: Generator,
+    worker: str,
+    tokenizer: PreTrainedTokenizerBase,
+    episode_rewards: Mapping[str, str],
 ) -> AsyncIterator[SampleProducer]:
     """Open the sample producer; a workflow's tools run until the block ends.
+
+    Args:
+        episode_rewards: Reward of the job -> name under which episodes give it.
 
     Raises:
         RewardError: A tool cannot be started.
@@ -28,7 +35,8 @@ async def open_sample_producer(
         yield SingleTurn(generator, worker)
         return
     async with AsyncExitStack() as stack:
-        yield MultiTurn(generator, worker, await _create_workflow(spec, stack), tokenizer)
+        workflow = await _create_workflow(spec, stack)
+        yield MultiTurn(generator, worker, workflow, tokenizer, episode_rewards)
 
 
 async def _create_workflow(spec: WorkflowSpec, stack: AsyncExitStack) -> EpisodeWorkflow:

@@ -206,7 +206,7 @@ async def test_engine_and_trainer_logprobs_agree_across_environment_tokens(
         rollouts: Sequence[rollout_pb2.Rollout] = [
             rollout
             for part in split_into_parts(item)
-            async for rollout in MultiTurn(generator, "w", workflow, TOKENIZER).make(item, part)
+            async for rollout in MultiTurn(generator, "w", workflow, TOKENIZER, {}).make(item, part)
         ]
     finally:
         running.cancel()
