@@ -17,7 +17,15 @@ from torch import Tensor
 from kubealign.spec.sections.rewards import Reward, RewardStandardization
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch
-from kubealign_services.batch.reward_columns import RAW, TRANSFORMED, WEIGHT, applies_to, is_unrewarded
+from kubealign_services.batch.reward_columns import (
+    OF_TURNS,
+    RAW,
+    TRANSFORMED,
+    TURN_REWARDS,
+    WEIGHT,
+    applies_to,
+    is_unrewarded,
+)
 
 Moments = dict[str, float]
 
@@ -53,14 +61,17 @@ def combine_rewards(
     """Add the sequence column `rewards` (float32 [S]), the weighted sum over the sources; return the step's
     metrics.
 
-    The summands stay known: sequence columns transformed.NAME (float32 [S]), and scalars weight.NAME.
+    The summands stay known: sequence columns transformed.NAME (float32 [S]), and scalars weight.NAME. Where a
+    source has rewards of turns, turn_rewards (float32 [T]) has the parts of the sum that belong to single
+    tokens, divided by the source's standard deviation and weighted. The rest of the sum (the mean, and the
+    effects of clip and truncated_value) belongs to the response as a whole.
 
     Reads the sequence columns reward.NAME (any floating dtype [S]), applies.NAME (uint8 [S], see
-    `reward_columns`) and truncated (uint8 [S]). For each source: (reward - mean) / std, then the clip, then
-    truncated_value in place of the reward of truncated responses, which do not count in the moments. A source
-    whose rewards are all equal is divided by 1, and firstSteps keeps counting until they differ: a standard
-    deviation of zero would be kept for ever. A source adds 0 to the sequences to which it does not apply;
-    these count in none of its moments and metrics.
+    `reward_columns`) and truncated (uint8 [S]), and the token columns turn_reward.NAME (float64 [T]). For
+    each source: (reward - mean) / std, then the clip, then truncated_value in place of the reward of
+    truncated responses, which do not count in the moments. A source whose rewards are all equal is divided by
+    1, and firstSteps keeps counting until they differ: a standard deviation of zero would be kept for ever. A
+    source adds 0 to the sequences to which it does not apply; these count in none of its moments and metrics.
 
     Auxiliary sequences get their reward, but count in no moment and no metric. Metrics: reward/mean,
     reward/std of the sum; reward/NAME/mean, reward/NAME/std of a source's raw rewards, if it applies to any
@@ -74,6 +85,7 @@ def combine_rewards(
     """
     truncated, counted = batch.sequence("truncated").bool(), trainable_mask(batch)
     total = torch.zeros(len(batch), dtype=torch.float64)
+    by_turn: Tensor | None = None
     metrics: dict[str, float] = {}
     for reward in rewards:
         raw, applies = batch.sequence(f"{RAW}{reward.name}").double(), applies_to(batch, reward.name)
@@ -84,6 +96,12 @@ def combine_rewards(
         batch.sequence_columns[f"{TRANSFORMED}{reward.name}"] = transformed.float()
         batch.scalars[f"{WEIGHT}{reward.name}"] = reward.weight
         total += reward.weight * transformed
+        turns = batch.token_columns.get(f"{OF_TURNS}{reward.name}")
+        if turns is not None:
+            share = reward.weight * _scale_turns(turns, batch, reward, state)
+            by_turn = share if by_turn is None else by_turn + share
+    if by_turn is not None:
+        batch.token_columns[TURN_REWARDS] = by_turn.float()
     batch.sequence_columns["rewards"] = total.float()
     return (
         _mean_and_std_metrics("reward", total[counted]) | metrics | _unrewarded_share(batch, rewards, counted)
@@ -134,6 +152,20 @@ def _transform(
     if reward.truncated_value is not None:
         value = torch.where(truncated, torch.full_like(value, reward.truncated_value), value)
     return value
+
+
+def _scale_turns(turns: Tensor, batch: Batch, reward: Reward, state: MutableMapping[str, Moments]) -> Tensor:
+    """Divide the raw rewards of turns [T] of a source by the standard deviation that its sums are divided by;
+    those of responses with a truncated_value are 0.
+    """
+    scaled = turns
+    if reward.standardize is not None:
+        fixed = reward.standardize.fixed
+        scaled = turns / (fixed.std if fixed is not None else _std(state[reward.name]) or 1.0)
+    if reward.truncated_value is not None:
+        truncated = batch.sequence("truncated").bool()[batch.sequence_of_token]
+        scaled = scaled.where(~truncated, 0.0)
+    return scaled
 
 
 def _mean_and_std(

@@ -8,17 +8,19 @@ from kubealign_services.algorithms.advantages.normalization import normalize
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics, masked_mean
 from kubealign_services.algorithms.losses.value_objective import ValueObjective, explained_variance
 from kubealign_services.algorithms.online.base import ClippedOnlineAlgorithm
-from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.packed import Batch, sequence_sums
+from kubealign_services.batch.reward_columns import TURN_REWARDS
 
 
 class PPOAlgorithm(ClippedOnlineAlgorithm):
     """Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; for language models as in Ziegler et
     al. 2019 and Ouyang et al. 2022.
 
-    A token is an action. The response's reward is placed at its last token; with the KL penalty in the
+    A token is an action. The response's reward is placed at its last token, but for the rewards that a
+    workflow gave its turns, each of which is placed at the turn's last token. With the KL penalty in the
     reward, each token also pays for its divergence from the reference:
 
-        r_t = -beta KL_t + [t is last] reward        A, R = GAE(r, V)
+        r_t = -beta KL_t + turn reward_t + [t is last] (reward - sum of turn rewards)    A, R = GAE(r, V)
         A <- (A - mean) / (std + epsilon)            over the step's response tokens, as `advantage` says
 
         policy loss = mean of -min(r A, clip(r, 1 - low, 1 + high) A) [+ beta KL] - entropy_coefficient H
@@ -49,7 +51,12 @@ class PPOAlgorithm(ClippedOnlineAlgorithm):
         mask, values = batch.token("loss_mask").bool(), batch.token("values")
         token_rewards = -penalty.to(values.dtype)
         last, sequences = last_response_tokens(mask, batch.cu_seqlens)
-        token_rewards[last] += rewards[sequences].to(values.dtype)
+        rest = rewards
+        turn_rewards = batch.token_columns.get(TURN_REWARDS)
+        if turn_rewards is not None:
+            token_rewards += turn_rewards.to(values.dtype)
+            rest = rewards - sequence_sums(turn_rewards, batch)
+        token_rewards[last] += rest[sequences].to(values.dtype)
 
         discount = self._spec.gae
         estimated, returns = gae(

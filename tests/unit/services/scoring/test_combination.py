@@ -57,6 +57,38 @@ def test_fixed_moments_then_clip_then_the_truncated_value() -> None:
     assert result.sequence("rewards").tolist() == [1.0, 3.0, -4.0]
 
 
+def with_turns(result: Batch, **turns: list[float]) -> Batch:
+    """Repeat each sequence's only token, so that a response has two turns, and add their rewards."""
+    two = pack([[1, 1]] * len(result), result.sample_ids)
+    two.sequence_columns |= result.sequence_columns
+    for name, values in turns.items():
+        two.token_columns[f"turn_reward.{name}"] = torch.tensor(values, dtype=torch.float64)
+    return two
+
+
+def test_rewards_of_turns_are_scaled_and_weighted_as_their_sum() -> None:
+    result = with_turns(batch([0, 0], a=[3.0, 8.0], b=[1.0, 1.0]), a=[1.0, 2.0, 0.0, 8.0])
+    spec = reward("a", weight=3, standardize={"fixed": {"mean": 1, "std": 2}})
+    combine_rewards(result, [spec, reward("b")], 1, {})
+    # 3 x 1 / 2, 3 x 2 / 2, 0, 3 x 8 / 2; the mean, 3 x -1 / 2, and b belong to the response
+    assert result.token("turn_rewards").tolist() == [1.5, 3.0, 0.0, 12.0]
+    assert result.sequence("rewards").tolist() == [3 * (3 - 1) / 2 + 1, 3 * (8 - 1) / 2 + 1]
+
+
+def test_rewards_of_turns_are_divided_by_the_running_standard_deviation() -> None:
+    result = with_turns(batch([0, 0], a=[3.0, 7.0]), a=[1.0, 2.0, 0.0, 7.0])
+    combine_rewards(result, [reward("a", standardize={"running": {}})], 1, {})
+    # 3 and 7: mean 5, standard deviation 2
+    assert result.token("turn_rewards").tolist() == [0.5, 1.0, 0.0, 3.5]
+
+
+def test_a_truncated_response_with_a_value_of_its_own_has_no_rewards_of_turns() -> None:
+    result = with_turns(batch([1, 0], a=[3.0, 7.0]), a=[1.0, 2.0, 0.0, 7.0])
+    combine_rewards(result, [reward("a", truncatedValue=-4)], 1, {})
+    assert result.token("turn_rewards").tolist() == [0.0, 0.0, 0.0, 7.0]
+    assert result.sequence("rewards").tolist() == [-4.0, 7.0]
+
+
 def test_first_steps_are_counted_and_kept() -> None:
     state: dict[str, dict[str, float]] = {}
     spec = [reward(standardize={"firstSteps": {"steps": 1}})]

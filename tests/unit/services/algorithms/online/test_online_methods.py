@@ -394,6 +394,29 @@ def test_vapo_s_critic_and_policy_have_lambdas_of_their_own(make_batch: MakeBatc
             assert float(batch.token("returns")[t]) == pytest.approx(reward, abs=1e-9)
 
 
+def test_ppo_places_the_rewards_of_turns_at_their_tokens(make_batch: MakeBatch) -> None:
+    """A loop over single steps: reward of the turn at its token, what is left of the sum at the last one."""
+    none = spec.AdvantageNormalization(center=spec.AdvantageCenter.NONE)
+    batch = make_batch(RESPONSES, GROUPS)
+    spans = list(slow_spans(batch))
+    turns = torch.zeros(len(batch.tokens), dtype=torch.float64)
+    for number, span in enumerate(spans):
+        turns[span[0]], turns[span[len(span) // 2]] = 0.5 + number, -0.25
+    batch.token_columns["turn_rewards"] = turns
+    make("ppo", kl=NO_KL, gae=spec.GAE(gamma=0.9, lambda_=0.8), advantage=none).advantages(batch, {})
+    for span in spans:
+        values = [float(batch.token("values")[t]) for t in span]
+        rewards = [float(turns[t]) for t in span]
+        total = float(batch.sequence("rewards")[int(batch.sequence_of_token[span[0]])])
+        rewards[-1] += total - sum(rewards)
+        advantage = 0.0
+        steps = list(zip(span, rewards, values, [*values[1:], 0.0], strict=True))
+        for t, reward, value, following in reversed(steps):
+            advantage = reward + 0.9 * following - value + 0.9 * 0.8 * advantage
+            assert float(batch.token("advantages")[t]) == pytest.approx(advantage, abs=1e-9)
+            assert float(batch.token("returns")[t]) == pytest.approx(advantage + value, abs=1e-9)
+
+
 def test_positive_responses_add_their_negative_log_likelihood(make_batch: MakeBatch) -> None:
     """VAPO: mu times the mean of -log p over the tokens of the responses with a reward above 0."""
     batch = make_batch(RESPONSES, GROUPS)
