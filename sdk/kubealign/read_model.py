@@ -5,6 +5,7 @@ Keys, each after the prefix `kubealign:NAMESPACE:JOB:`
                        updated_at, message}
   metrics              stream, an entry a step: {step, fence, json}
   samples              stream: {step, json}
+  validation           stream of the responses to held-out prompts: {step, fence, json}
   heartbeat:PROCESS    JSON, expires unless the process refreshes it
 
 Any process of the job, a reward function included, can write these keys: every read is bounded, and what no
@@ -223,7 +224,7 @@ class ReadModelClient:
             newest: Return the last samples, newest first, instead of the first ones, oldest first.
         """
         if step is not None:
-            page = await self._samples_of_step(step, after)
+            page = await self._entries_of_step("samples", step, after)
             page = (page if newest else page[::-1])[:count]
         elif newest:
             page = await self._read_page("samples", "xrevrange", "+", f"({after}", count)
@@ -231,14 +232,26 @@ class ReadModelClient:
             page = await self._read_page("samples", "xrange", f"({after}", "+", count)
         return [parse_sample(raw.entry, raw.integer(b"step"), raw.document()) for raw in page]
 
-    async def _samples_of_step(self, step: int, after: str) -> list[_RawEntry]:
-        """Return samples of a step, newest first, read from the end to find the step's last attempt first.
+    async def validation_documents(self, step: int) -> list[dict[str, Any]]:
+        """Return the JSON objects of the responses to held-out prompts at a step, in the order in which they
+        were written; of a step that was validated again, those of the last attempt.
+
+        No more than fit in a page are returned.
+        """
+        entries = await self._entries_of_step("validation", step, STREAM_START)
+        if not entries:
+            return []
+        fence = entries[0].integer(b"fence")
+        return [raw.document() for raw in reversed(entries) if raw.integer(b"fence") == fence]
+
+    async def _entries_of_step(self, stream: str, step: int, after: str) -> list[_RawEntry]:
+        """Return entries of a step, newest first, read from the end to find the step's last attempt first.
 
         The oldest ones that exceed a page are left out.
         """
         selected: list[_RawEntry] = []
         end, size = "+", 0
-        while page := await self._read_page("samples", "xrevrange", end, f"({after}", _PAGE_SIZE):
+        while page := await self._read_page(stream, "xrevrange", end, f"({after}", _PAGE_SIZE):
             for raw in page:
                 if raw.integer(b"step") == step:
                     size += raw.size

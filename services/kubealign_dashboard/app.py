@@ -11,7 +11,16 @@ from kubealign_dashboard import page_files
 from kubealign_dashboard.access import Access
 from kubealign_dashboard.api import openapi as openapi_document
 from kubealign_dashboard.api.recent_steps import RecentSteps
-from kubealign_dashboard.api.routes import changes, health, jobs, metrics, processes, session, streams
+from kubealign_dashboard.api.routes import (
+    changes,
+    comparison,
+    health,
+    jobs,
+    metrics,
+    processes,
+    session,
+    streams,
+)
 from kubealign_dashboard.job_metrics.exporter import JobMetricsExporter
 from kubealign_dashboard.streams.hub import Hub, StreamLimits
 from kubealign_dashboard.streams.job_feed import PollIntervals
@@ -94,7 +103,7 @@ def create_app(
 
 def _api_router() -> APIRouter:
     api = APIRouter(dependencies=openapi_document.SECURITY_SCHEMES)
-    for part in (session, jobs, changes, metrics, processes, health, streams):
+    for part in (session, jobs, changes, metrics, comparison, processes, health, streams):
         api.include_router(part.router)
 
     @api.get(f"{API_PREFIX}/openapi.json", include_in_schema=False)

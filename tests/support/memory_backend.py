@@ -26,6 +26,7 @@ from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.loader import job_from_document
 from kubealign.spec.status import JobPhase
+from kubealign.validation_record import ValidationRecord
 
 _FINAL = ("Succeeded", "Failed")
 
@@ -37,6 +38,7 @@ class _JobState:
     resource: dict[str, Any]
     metrics: list[StepMetrics] = field(default_factory=list)
     samples: list[SampleRecord] = field(default_factory=list)
+    validations: dict[int, list[ValidationRecord]] = field(default_factory=dict)
     heartbeats: dict[str, dict[str, Any]] = field(default_factory=dict)
     processes: list[ProcessRecord] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
@@ -89,6 +91,10 @@ class MemoryBackend:
         state.samples.append(replace(sample, entry=entry))
         self._notify()
         return entry
+
+    def validate(self, ref: JobRef, step: int, *records: ValidationRecord) -> None:
+        """Replace the responses to held-out prompts at a step."""
+        self._state(ref).validations[step] = list(records)
 
     def say(self, ref: JobRef, process: str, **values: Any) -> None:
         """Record a heartbeat of a process."""
@@ -309,6 +315,10 @@ class MemoryBackend:
             if step in (None, sample.step) and _order(sample.entry) > _order(after)
         ]
         return selected[::-1][:count] if newest else selected[:count]
+
+    async def validation_samples(self, ref: JobRef, step: int) -> Sequence[ValidationRecord]:
+        self._answer()
+        return self._state(ref).validations.get(step, [])
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         self._answer()

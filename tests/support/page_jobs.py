@@ -7,6 +7,7 @@ from typing import Any
 
 from kubealign.client.records import JobEvent, JobRef, ProcessRecord, ProcessState
 from kubealign.read_model import SampleRecord
+from kubealign.validation_record import ValidationRecord
 from support.memory_backend import MemoryBackend
 
 #: Markup that sets window.ran if it is executed.
@@ -188,6 +189,24 @@ async def running_job(
         ref, JobEvent(now - timedelta(minutes=20), "Warning", "Restarted", "rollout-1 ended with 137", 2)
     )
     return ref
+
+
+def validate(site: MemoryBackend, ref: JobRef, step: int, right: int, count: int = 24) -> None:
+    """Add a validation on `count` sums, of which the first `right` are solved, with its metrics."""
+    share = right / count
+    records = [
+        ValidationRecord(
+            row,
+            f"{row} + 17 =",
+            f"Add the tens, then the ones. {row} + 17 is {row + 17 if row < right else row + 7}.",
+            {"exact": float(row < right)},
+            {"exact": f"read {row + 17 if row < right else row + 7}"},
+        )
+        for row in range(count)
+    ]
+    site.validate(ref, step, *records)
+    metrics = {"val/exact": share, "val/exact/ci_low": share - 0.08, "val/exact/ci_high": share + 0.08}
+    site.report(ref, step, metrics)
 
 
 _PROCESSES = (

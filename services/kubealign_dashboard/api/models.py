@@ -184,6 +184,92 @@ class SampleList(ApiModel):
     next: str = Field(description="Value of `after` for newer samples.", examples=["1763740800000-3"])
 
 
+class ValidationSampleItem(ApiModel):
+    """A response to a held-out prompt."""
+
+    row: int = Field(description="Row of the prompt in the held-out rows; -1: unknown.", examples=[3])
+    set: str = Field(description="Evaluation set; empty: the job's only one.", examples=[""])
+    prompt: str = Field(examples=["12+30="])
+    response: str = Field(examples=["42"])
+    scores: dict[str, float | None] = Field(
+        description="By source; null: it does not apply to the response.", examples=[{"right": 1.0}]
+    )
+    explanations: dict[str, str] = Field(
+        description="By source: what the score reports about the response.",
+        examples=[{"right": "read 42, which is the answer"}],
+    )
+    truncated: bool = Field(description="True: cut off at the maximum length.")
+    shortened: bool = Field(description="True: the middle of a long text is not stored for display.")
+
+
+class ValidationSampleList(ApiModel):
+    """A page of the responses of a validation."""
+
+    items: list[ValidationSampleItem]
+    total: int = Field(description="Responses of the validation.", examples=[200])
+
+
+class ComparedSide(ApiModel):
+    """One side of a comparison."""
+
+    namespace: str = Field(examples=["default"])
+    name: str = Field(examples=["sums"])
+    step: int = Field(examples=[100])
+
+
+class DiffPartItem(ApiModel):
+    """A part of a text."""
+
+    text: str = Field(examples=["The answer is "])
+    changed: bool = Field(description="True: the other text lacks it.")
+
+
+class ComparedSampleItem(ValidationSampleItem):
+    """A response, in parts."""
+
+    parts: list[DiffPartItem] = Field(description="The response in parts; joined, they are its text.")
+
+
+class PairItem(ApiModel):
+    """Two responses to one prompt."""
+
+    id: str = Field(
+        description="Identity of the prompt; equal in all comparisons.", examples=["9f86d081884c7d65"]
+    )
+    set: str = Field(description="Evaluation set; empty: the job's only one.", examples=[""])
+    prompt: str = Field(examples=["12+30="])
+    difference: float | None = Field(
+        description="Right's score minus left's; null: one of them has none.", examples=[1.0]
+    )
+    unit: Literal["word", "line", "text"] = Field(
+        description="By what the texts were compared; text: they are too long to be compared."
+    )
+    left: ComparedSampleItem
+    right: ComparedSampleItem
+
+
+class ComparisonPage(ApiModel):
+    """A page of the comparison of two validations."""
+
+    left: ComparedSide
+    right: ComparedSide
+    sets: list[str] = Field(description="Evaluation sets of the pairs.", examples=[[""]])
+    scores: list[str] = Field(description="Scores, first those of both sides.", examples=[["right"]])
+    score: str = Field(description="The score by which pairs are counted and sorted.", examples=["right"])
+    pairs: int = Field(description="Prompts that both sides answered.", examples=[200])
+    left_higher: int = Field(description="Pairs in which left has the higher score.", examples=[10])
+    right_higher: int = Field(description="Pairs in which right has the higher score.", examples=[30])
+    equal: int = Field(description="Pairs with equal scores.", examples=[160])
+    unscored: int = Field(description="Pairs in which a side has no score.", examples=[0])
+    mean_difference: float | None = Field(
+        description="Mean of right's score minus left's; null: no pair has both.", examples=[0.1]
+    )
+    unpaired_left: int = Field(description="Responses of left only.", examples=[0])
+    unpaired_right: int = Field(description="Responses of right only.", examples=[0])
+    total: int = Field(description="Pairs that match the filter.", examples=[40])
+    items: list[PairItem]
+
+
 class ProcessItem(ApiModel):
     """One process of a job."""
 

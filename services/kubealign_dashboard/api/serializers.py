@@ -6,6 +6,7 @@ from typing import Any
 from kubealign.client.records import JobPage, JobRecord, ProcessRecord
 from kubealign.read_model import SampleRecord, StepMetrics
 from kubealign.spec.job import API_VERSION, KIND
+from kubealign.validation_record import ValidationRecord
 from kubealign_dashboard.web.json_response import finite
 
 
@@ -67,6 +68,19 @@ def sample(record: SampleRecord, *, tokens: bool = True) -> dict[str, Any]:
             name: [finite(value) for value in values] for name, values in record.token_values.items()
         }
     return document
+
+
+def validation_sample(record: ValidationRecord) -> dict[str, Any]:
+    return {
+        "row": record.row,
+        "set": record.set_name,
+        "prompt": record.prompt,
+        "response": record.response,
+        "scores": {name: finite(value) for name, value in record.scores.items()},
+        "explanations": record.explanations,
+        "truncated": record.truncated,
+        "shortened": record.is_shortened,
+    }
 
 
 def process_items(records: Iterable[ProcessRecord]) -> list[dict[str, Any]]:

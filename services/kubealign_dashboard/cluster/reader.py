@@ -8,6 +8,7 @@ from kubealign.client.backends.base import JobBackend, TelemetrySource
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.errors import Forbidden, JobNotFound
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
+from kubealign.validation_record import ValidationRecord
 from kubealign_dashboard.cluster.job_cache import JobCache
 from kubealign_dashboard.cluster.listing import list_page
 
@@ -65,6 +66,10 @@ class CacheReader:
     ) -> Sequence[SampleRecord]:
         await self.get(ref)
         return await self._telemetry.samples(ref, after, count, step=step, newest=newest)
+
+    async def validation_samples(self, ref: JobRef, step: int) -> Sequence[ValidationRecord]:
+        await self.get(ref)
+        return await self._telemetry.validation_samples(ref, step)
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         await self.get(ref)

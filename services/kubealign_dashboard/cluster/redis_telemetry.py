@@ -17,6 +17,7 @@ from kubealign.read_model import (
     SampleRecord,
     StepMetrics,
 )
+from kubealign.validation_record import ValidationRecord, parse_validation_record
 
 Result = TypeVar("Result")
 
@@ -66,6 +67,10 @@ class RedisTelemetry:
     ) -> Sequence[SampleRecord]:
         return await _translate_errors(self._job_model(ref).samples(after, count, step=step, newest=newest))
 
+    async def validation_samples(self, ref: JobRef, step: int) -> Sequence[ValidationRecord]:
+        documents = await _translate_errors(self._job_model(ref).validation_documents(step))
+        return [parse_validation_record(document) for document in documents]
+
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         return await _translate_errors(self._job_model(ref).heartbeats(processes))
 
@@ -106,6 +111,9 @@ class NoTelemetry:
         step: int | None = None,
         newest: bool = False,
     ) -> Sequence[SampleRecord]:
+        return ()
+
+    async def validation_samples(self, ref: JobRef, step: int) -> Sequence[ValidationRecord]:
         return ()
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:

@@ -7,6 +7,7 @@ Keys, after the job's prefix:
                        updated_at, message
   metrics              stream, one entry a step: step, fence, json (object of numbers)
   samples              stream of the newest: step, json (see ReadModelWriter.add_sample)
+  validation           stream of the newest responses to held-out prompts: step, fence, json
   heartbeat:PROCESS    JSON string that expires when its process no longer refreshes it
 
 Times are Unix seconds. A number that JSON lacks is the text "nan", "inf" or "-inf".
@@ -16,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
@@ -38,6 +39,11 @@ log = logging.getLogger(__name__)
 MAX_SAMPLES = 2000
 MAX_SAMPLES_BYTES = 16 * 2**20
 MAX_STEPS = 100_000
+#: Maximum number of responses of one measurement, and of its bytes; the last ones are left out.
+MAX_MEASUREMENT_SAMPLES = 500
+MAX_MEASUREMENT_BYTES = 4 * 2**20
+#: Bytes of the responses of all measurements: of long responses, fewer measurements are kept.
+MAX_VALIDATION_BYTES = 16 * 2**20
 HEARTBEAT_SECONDS = 15
 #: Limits of the queue and of one batch, in entries and in characters.
 _QUEUE_ENTRIES, _QUEUE_CHARACTERS = 10_000, 32 * 2**20
@@ -120,6 +126,24 @@ class ReadModelWriter:
             text = to_json(_shorten(sample))
         max_entries = min(MAX_SAMPLES, max(1, MAX_SAMPLES_BYTES // len(text)))
         self._append("samples", max_entries, {"step": str(step), "json": text})
+
+    def add_validation_samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Add the responses of one measurement on held-out prompts, the first ones that the limits allow.
+
+        Fields: prompt, response, scores and explanations (by source), truncated, group_id, shortened.
+        """
+        texts: list[str] = []
+        size = 0
+        for sample in samples[:MAX_MEASUREMENT_SAMPLES]:
+            text = to_json(dict(sample))
+            size += len(text.encode(errors="replace"))
+            if size > MAX_MEASUREMENT_BYTES:
+                break
+            texts.append(text)
+        # The stream is bounded by its number of entries, which follows from their mean size.
+        max_entries = max(len(texts), MAX_VALIDATION_BYTES * len(texts) // max(1, size))
+        for text in texts:
+            self._append("validation", max_entries, {"step": str(step), "fence": str(fence), "json": text})
 
     def set_heartbeat(self, process: str, values: Mapping[str, Any]) -> None:
         """Set the heartbeat of a process to these fields."""

@@ -323,6 +323,9 @@ class Stage:
     def samples(self, step: int, fence: int, samples: Any) -> None:
         return
 
+    def validation_samples(self, step: int, fence: int, samples: Any) -> None:
+        return
+
     async def drive_to_end(self, trainer_address: str) -> None:
         """Run attempts until the job ends. Raises the error that ends it."""
         prepared = self.run_dir / "prepared"

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from support.browser import Dashboard, View, done
 from support.memory_backend import MemoryBackend
-from support.page_jobs import running_job
+from support.page_jobs import running_job, validate
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -25,13 +25,15 @@ _VIEWS = (
     (f"{_JOB}?tab=logs", ".logline"),
     (f"{_JOB}?tab=spec", ".yaml li"),
     (f"{_JOB}?tab=events", ".events tbody tr"),
+    ("#/compare?left=default/llama&leftStep=0&right=default/other&rightStep=5", ".compared"),
 )
 
 
 @pytest.fixture
 def filled(site: MemoryBackend, dashboard: Dashboard) -> Iterator[Dashboard]:
     ref = done(running_job(site, "llama", 30))
-    done(running_job(site, "other", 5))
+    validate(site, ref, 0, 3)
+    validate(site, done(running_job(site, "other", 5)), 5, 20)
     site.status(ref, message="waits for a very-long-name-without-any-place-to-break-it-" + "x" * 60)
     yield dashboard
 

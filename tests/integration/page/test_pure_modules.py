@@ -160,6 +160,87 @@ def test_every_metric_has_one_panel(view: View) -> None:
     assert next(panel for panel in panels if panel["title"] == "new")["names"] == ["new/x", "new/y"]
 
 
+def test_validation_metrics_are_grouped_by_set_and_bounds_have_no_curve(view: View) -> None:
+    names = ["val/exact", "val/exact/ci_low", "val/exact/ci_high", "val/exact/pass@4", "val/reward/style",
+             "val/hard/exact", "val/hard/exact/ci_low", "val/hard/exact/ci_high", "val/easy/exact",
+             "val/exact/ci_low/x", "val/exact/ci_high/x"]  # fmt: skip
+    panels = js(view, "curves/metric_panels", "m.panelsFor(new Set(a))", names)
+    assert {panel["title"]: panel["names"] for panel in panels} == {
+        "Validation": ["val/exact", "val/reward/style"],
+        "Validation: easy": ["val/easy/exact"],
+        "Validation: exact": ["val/exact/pass@4"],
+        "Validation: hard": ["val/hard/exact"],
+    }
+    label = js(view, "curves/metric_panels", "m.label('val/hard/exact/pass@4', a)", panels[3])
+    assert label == "exact pass@4"
+
+
+def test_a_metric_has_its_confidence_interval(view: View) -> None:
+    values = {
+        "val/exact/ci_low": 0.4,
+        "val/exact/ci_high": 0.6,
+        "val/exact/ci_low/easy": 0.7,
+        "val/exact/ci_high/easy": 0.9,
+        "val/exact/pass@4/ci_low": 0.8,
+        "val/exact/pass@4/ci_high": None,
+    }
+    names = ["val/exact", "val/exact/easy", "val/exact/pass@4", "val/other"]
+    bounds = js(view, "curves/intervals", "a[0].map((name) => m.interval(name, a[1]))", [names, values])
+    assert bounds == [[0.4, 0.6], [0.7, 0.9], None, None]
+    rows = [{"step": 5, "values": {"val/exact": 0.5, **values}}, {"step": 10, "values": {"val/exact": 0.7}}]
+    look = {"range": None, "smoothing": 0.6, "log": False, "colours": ["red"]}
+    panel = {"names": ["val/exact"], "raw": True}
+    (line,) = js(view, "curves/traces", "m.lines(a[0], a[1], [5, 10], a[2])", [panel, rows, look])
+    assert line["error_y"]["array"] == pytest.approx([0.1, 0])
+    assert line["error_y"]["arrayminus"] == pytest.approx([0.1, 0])
+
+
+def test_validation_metrics_side_by_side(view: View) -> None:
+    left = {
+        "val/exact": 0.2,
+        "val/exact/ci_low": 0.1,
+        "val/exact/ci_high": 0.3,
+        "val/hard/exact": 0.5,
+        "kl": 1.0,
+    }
+    right = {"val/exact": 0.6, "val/exact/ci_low": 0.31, "val/exact/ci_high": 0.7, "val/loss": 2.0}
+    groups = js(view, "comparison/metric_rows", "m.metricGroups(...a)", [left, right])
+    assert [(group["group"], [row["name"] for row in group["rows"]]) for group in groups] == [
+        ("", ["val/exact", "val/loss"]),
+        ("hard", ["val/hard/exact"]),
+    ]
+    exact, loss = groups[0]["rows"]
+    assert (exact["difference"], exact["verdict"]) == (pytest.approx(0.4), "apart")
+    assert (loss["left"]["value"], loss["difference"], loss["verdict"]) == (None, None, "")
+    touching = right | {"val/exact/ci_low": 0.3}
+    groups = js(view, "comparison/metric_rows", "m.metricGroups(...a)", [left, touching])
+    assert groups[0]["rows"][0]["verdict"] == "overlap"
+
+
+def test_the_steps_to_compare(view: View) -> None:
+    def choose(*sides: object) -> list[int | None]:
+        steps: list[int | None] = js(view, "comparison/metric_rows", "m.stepsToCompare(...a)", list(sides))
+        return steps
+
+    assert choose([0, 10, 20], [0, 10, 20], True) == [0, 20]
+    assert choose([0, 10], [5], False) == [10, 5]
+    assert choose([], [5], False) == [None, 5]
+
+
+def test_the_url_of_a_comparison(view: View) -> None:
+    state = {"view": "compare", "left": "team/a", "leftStep": 0, "right": "b/c", "rightStep": 20, "set": "",
+             "score": "right answer", "show": "left", "sort": "row", "page": 3}  # fmt: skip
+    assert js(view, "core/url_state", "m.parse(m.format(a))", state) == state
+    odd = js(view, "core/url_state", "m.parse('#/compare?show=best&sort=x&page=0&leftStep=-1')")
+    assert (odd["show"], odd["sort"], odd["page"], odd["leftStep"], odd["set"]) == (
+        "all",
+        "difference",
+        1,
+        None,
+        None,
+    )
+
+
 def test_a_curve_is_summarised(view: View) -> None:
     words = js(view, "curves/curve_summary", "m.summary('KL', [1, 2, 3], [0.1, 0.5, 0.25])")
     assert words == "KL: now 0.250 at step 3; 0.100 at step 1; lowest 0.100 (step 1), highest 0.500 (step 2)"

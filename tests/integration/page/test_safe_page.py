@@ -1,11 +1,13 @@
 """Data of a job is displayed verbatim and never executed."""
 
 import re
+from dataclasses import replace
 
 from playwright.sync_api import expect
 
 from kubealign.client.records import JobEvent
 from kubealign.read_model import SampleRecord
+from kubealign.validation_record import ValidationRecord
 from support.browser import View, done
 from support.memory_backend import MemoryBackend
 from support.page_jobs import MARKUP, running_job
@@ -43,6 +45,14 @@ def test_markup_is_shown_and_never_run(site: MemoryBackend, view: View) -> None:
     for tab, selector in (("roles", ".roles"), ("logs", ".logs"), ("spec", ".yaml"), ("events", ".events")):
         view.open(f"{_ADDRESS}?tab={tab}")
         expect(page.locator(selector)).to_contain_text(re.compile(r"<img src=x onerror="))
+    record = ValidationRecord(0, MARKUP, MARKUP, {MARKUP: 1.0}, {MARKUP: MARKUP}, set_name=MARKUP)
+    site.validate(ref, 4, record)
+    site.validate(ref, 5, replace(record, response=f"{MARKUP} and more"))
+    site.report(ref, 5, {f"val/{MARKUP}": 1.0})
+    view.open("#/compare?left=default/llama&leftStep=4&right=default/llama&rightStep=5")
+    expect(page.locator(".compared .prompt")).to_have_text(MARKUP)
+    expect(page.locator(".compared ins")).to_have_text(" and more")
+    expect(page.locator(".compare table")).to_contain_text("<img src=x")
     assert page.evaluate("window.ran") is None
     assert page.locator("main img, main script").count() == 0
 

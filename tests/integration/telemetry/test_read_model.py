@@ -110,6 +110,26 @@ async def test_written_values_can_be_read(redis: Redis) -> None:
     assert model.dropped == 0
 
 
+async def test_responses_of_a_validation_are_those_of_its_last_attempt(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await redis.start()
+    long = [{"group_id": f"val@3/{row}", "prompt": f"p{row}", "response": "x" * 5000} for row in range(9)]
+    monkeypatch.setattr(writing, "MAX_MEASUREMENT_SAMPLES", 8)
+    monkeypatch.setattr(writing, "MAX_MEASUREMENT_BYTES", 36_000)
+    async with ReadModelWriter(redis.access) as model:
+        model.add_validation_samples(1, 1, long[:2])
+        # A driver stopped while it wrote step 2, and the next one validated the step again.
+        model.add_validation_samples(2, 1, long[:1])
+        model.add_validation_samples(2, 2, long[:3])
+        model.add_validation_samples(3, 2, long)
+    async with reading.ReadModelClient(redis.access) as reader:
+        counts = {step: len(await reader.validation_documents(step)) for step in range(5)}
+        # Of step 3 the responses that fit into the bytes of one measurement.
+        assert counts == {0: 0, 1: 2, 2: 3, 3: 7, 4: 0}
+        assert [document["prompt"] for document in await reader.validation_documents(2)] == ["p0", "p1", "p2"]
+
+
 async def test_samples_by_position_and_by_step(redis: Redis) -> None:
     await redis.start()
     async with ReadModelWriter(redis.access) as model:

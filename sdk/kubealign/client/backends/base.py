@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
+from kubealign.validation_record import ValidationRecord
 
 
 class TelemetrySource(Protocol):
@@ -39,6 +40,9 @@ class TelemetrySource(Protocol):
             step: Only samples of this step.
             newest: Return the last samples, newest first, instead of the first ones, oldest first.
         """
+
+    async def validation_samples(self, ref: JobRef, step: int) -> Sequence[ValidationRecord]:
+        """Return the responses to held-out prompts at a step, in a stable order; empty if none are stored."""
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         """Return the last heartbeat of each of these processes; silent processes are omitted."""

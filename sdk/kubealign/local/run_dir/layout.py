@@ -46,6 +46,8 @@ class RunDirectory:
         self.suspension_file = self.root / "suspended"
         self.metrics = self.root / "metrics.jsonl"
         self.samples = self.root / "samples.jsonl"
+        #: Responses to held-out prompts: step-N.jsonl, in a folder of its own for each evaluation set.
+        self.validation = self.root / "validation"
         self.events = self.root / "events.jsonl"
         self.control = self.root / "control.sock"
         self.logs = self.root / "logs"

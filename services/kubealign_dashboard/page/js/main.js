@@ -2,6 +2,7 @@
 
 import { get, signOut } from "./core/api.js";
 import { fill, h, say } from "./core/dom.js";
+import { ComparisonPage } from "./comparison/comparison_page.js";
 import { icon } from "./core/icons.js";
 import { JobPage } from "./job/job_page.js";
 import { ListPage } from "./list/list_page.js";
@@ -42,10 +43,11 @@ class App {
     return this.session?.readOnly !== false;
   }
 
-  /** Show this state and put it into the URL. */
-  go(state) {
+  /** Show this state and put it into the URL; `replace`: without an entry in the browser's history. */
+  go(state, { replace = false } = {}) {
     const hash = format(parse(format(state)));
-    if (location.hash !== hash) location.hash = hash;
+    if (replace) history.replaceState(null, "", hash);
+    else if (location.hash !== hash) location.hash = hash;
     // Route at once, not only on the event: the next change builds on this state.
     this._route();
   }
@@ -86,11 +88,11 @@ class App {
     if (!this.session || this._at === location.hash) return;
     this._at = location.hash;
     const state = parse(location.hash);
-    const shown = state.view === "job" ? `job ${state.namespace}/${state.name}` : "list";
+    const shown = state.view === "job" ? `job ${state.namespace}/${state.name}` : state.view;
     if (shown !== this._shown) {
       this._view?.close();
       this.live("connecting");
-      this._view = state.view === "job" ? new JobPage(this, state) : new ListPage(this);
+      this._view = this._viewOf(state);
       fill(this._content, this._view.element);
       if (this._shown) {
         this._content.focus({ preventScroll: true });
@@ -99,6 +101,11 @@ class App {
       this._shown = shown;
     }
     this._view.show(state);
+  }
+
+  _viewOf(state) {
+    if (state.view === "job") return new JobPage(this, state);
+    return state.view === "compare" ? new ComparisonPage(this) : new ListPage(this);
   }
 
   _drawBar() {

@@ -337,6 +337,7 @@ def build_validation(
 
         def show(state: JobState, samples: Sequence[ValidationSample]) -> None:
             report.write_samples(state.step, previews.from_responses(samples, state.step, state.version))
+            report.write_validation_samples(state.step, previews.of_validation(samples))
 
         sampler = _build_validation_sampler(context, sampling, weight_sync.ensure_published)
         names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}

@@ -66,6 +66,10 @@ class TelemetrySink:
         for sample in samples[:PREVIEWS_PER_STEP]:
             self._context.read_model.add_sample(step, sample)
 
+    def validation_samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Publish the responses of a validation to the read model."""
+        self._context.read_model.add_validation_samples(step, fence, samples)
+
 
 async def serve(context: ProcessContext) -> None:
     """Run the job to its end. Restarts from the last checkpoint whenever the connection to a role is lost.

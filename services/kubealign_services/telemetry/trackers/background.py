@@ -64,6 +64,9 @@ class BackgroundTracker:
         if rows := completion_rows(step, fence, samples[: self._completions]):
             self._enqueue(_Completions(step, rows))
 
+    def validation_samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Ignore them: a tracker receives the previews."""
+
     def _enqueue(self, item: _Metrics | _Completions) -> None:
         if self._failed:
             return

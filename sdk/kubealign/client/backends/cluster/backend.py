@@ -32,6 +32,7 @@ from kubealign.kube.watch import list_all, watch_changes
 from kubealign.labels import FIELD_MANAGER, RETRY_ANNOTATION
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.status import JobPhase
+from kubealign.validation_record import ValidationRecord
 
 _DELETE_TIMEOUT_SECONDS = 120.0
 
@@ -233,6 +234,9 @@ class ClusterBackend:
         newest: bool = False,
     ) -> Sequence[SampleRecord]:
         return await self._telemetry.samples(ref, after, count, step=step, newest=newest)
+
+    async def validation_samples(self, ref: JobRef, step: int) -> Sequence[ValidationRecord]:
+        return await self._telemetry.validation_samples(ref, step)
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         return await self._telemetry.heartbeats(ref, processes)

@@ -19,6 +19,7 @@ from kubealign.client.errors import (
 )
 from kubealign.client.records import JobRef
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
+from kubealign.validation_record import ValidationRecord
 
 if TYPE_CHECKING:
     import aiohttp
@@ -130,6 +131,16 @@ class DashboardTelemetry:
         response = await self._transport.read(f"{_job_path(ref)}/samples", query)
         return [_to_sample(item) for item in response.get("items") or ()]
 
+    async def validation_samples(self, ref: JobRef, step: int) -> Sequence[ValidationRecord]:
+        records: list[ValidationRecord] = []
+        while True:
+            query = {"step": step, "offset": len(records), "limit": _MAX_SAMPLES}
+            response = await self._transport.read(f"{_job_path(ref)}/validation", query)
+            items = response.get("items") or ()
+            records += [_to_validation_record(item) for item in items]
+            if not items or len(records) >= int(response.get("total") or 0):
+                return records
+
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         if not processes:
             return {}
@@ -188,10 +199,7 @@ def _to_sample(item: Json) -> SampleRecord:
         prompt=str(item.get("prompt") or ""),
         response=str(item.get("response") or ""),
         reward=None if reward is None else float(reward),
-        rewards={
-            str(name): None if value is None else float(value)
-            for name, value in (item.get("rewards") or {}).items()
-        },
+        rewards=_to_scores(item.get("rewards")),
         explanations={str(name): str(text) for name, text in (item.get("explanations") or {}).items()},
         weight_version=int(item.get("weightVersion") or 0),
         truncated=bool(item.get("truncated")),
@@ -203,3 +211,20 @@ def _to_sample(item: Json) -> SampleRecord:
             for name, values in (item.get("tokenValues") or {}).items()
         },
     )
+
+
+def _to_validation_record(item: Json) -> ValidationRecord:
+    return ValidationRecord(
+        row=int(item.get("row", -1)),
+        prompt=str(item.get("prompt") or ""),
+        response=str(item.get("response") or ""),
+        scores=_to_scores(item.get("scores")),
+        explanations={str(name): str(text) for name, text in (item.get("explanations") or {}).items()},
+        truncated=bool(item.get("truncated")),
+        set_name=str(item.get("set") or ""),
+        is_shortened=bool(item.get("shortened")),
+    )
+
+
+def _to_scores(scores: Any) -> dict[str, float | None]:
+    return {str(name): None if value is None else float(value) for name, value in (scores or {}).items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 from kubealign.client.backends.local import lifecycle
 from kubealign.client.backends.local.logs import log_files, stream_logs
-from kubealign.client.backends.local.metrics import read_metrics, read_samples
+from kubealign.client.backends.local.metrics import read_metrics, read_samples, read_validation
 from kubealign.client.backends.local.patch import PatchPlan, plan_patch
 from kubealign.client.backends.local.processes import idle_records, read_heartbeats, running_records
 from kubealign.client.backends.local.record_reader import RecordReader
@@ -26,6 +26,7 @@ from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
+from kubealign.validation_record import ValidationRecord
 
 DEFAULT_NAMESPACE = "default"
 _ACTIVE_PHASES = (JobPhase.STARTING, JobPhase.RUNNING)
@@ -171,6 +172,10 @@ class LocalBackend:
     ) -> Sequence[SampleRecord]:
         folder = (await self._reader.read_run(ref)).folder
         return await asyncio.to_thread(read_samples, folder.samples, after, count, step=step, newest=newest)
+
+    async def validation_samples(self, ref: JobRef, step: int) -> Sequence[ValidationRecord]:
+        folder = (await self._reader.read_run(ref)).folder
+        return await asyncio.to_thread(read_validation, folder.validation, step)
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         stored = await self._reader.read_run(ref)

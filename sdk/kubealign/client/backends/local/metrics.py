@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.client.backends.local.json_lines import is_after, objects_after, objects_from_end
-from kubealign.read_model import SampleRecord, StepMetrics, parse_number, parse_sample
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics, parse_number, parse_sample
+from kubealign.validation_record import ValidationRecord, parse_validation_record
 
 _NON_METRIC_FIELDS = ("step", "fence", "time")
 #: Number of last lines searched for a training step: validation metrics have lines of their own.
@@ -58,6 +59,21 @@ def read_samples(path: Path, after: str, count: int, *, step: int | None, newest
             selected.append(_to_sample(entry, document))
         return selected
     return [_to_sample(entry, document) for entry, document in islice(objects_after(path, after), count)]
+
+
+def read_validation(folder: Path, step: int) -> list[ValidationRecord]:
+    """Read the responses to held-out prompts at a step, by evaluation set and row; empty without any.
+
+    Args:
+        folder: Contains step-N.jsonl, and a folder with such files for each evaluation set.
+    """
+    name = f"step-{step:06d}.jsonl"
+    records = [
+        parse_validation_record(document, "" if path.parent == folder else path.parent.name)
+        for path in sorted([folder / name, *folder.glob(f"*/{name}")])
+        for _, document in objects_after(path, STREAM_START)
+    ]
+    return sorted(records, key=lambda record: (record.set_name, record.row))
 
 
 def _step_samples(path: Path, step: int, after: str) -> Iterator[SampleRecord]:

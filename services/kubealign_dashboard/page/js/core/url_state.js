@@ -5,12 +5,20 @@ const LIST_DEFAULTS = { sort: "-created", namespace: "", search: "", label: "", 
 const SORTS = ["name", "created", "phase", "step", "reward"];
 const TABS = ["curves", "samples", "roles", "logs", "spec", "events"];
 
-/** {view: "list", ...filters} or {view: "job", namespace, name, tab, ...}; anything else is the list. */
+const COMPARE_DEFAULTS = { left: "", right: "", score: "", show: "all", sort: "difference" };
+const SHOWN_PAIRS = ["all", "different", "left", "right"];
+const PAIR_ORDERS = ["difference", "gain", "loss", "row"];
+
+/**
+ * {view: "list", ...filters}, {view: "job", namespace, name, tab, ...} or {view: "compare", left, right, ...};
+ * anything else is the list.
+ */
 export function parse(hash) {
   const [path, query = ""] = hash.replace(/^#/, "").split("?", 2);
   const parameters = new URLSearchParams(query);
   const parts = path.split("/").filter(Boolean).map(decoded);
   if (parts[0] === "jobs" && parts.length === 3) return jobState(parts[1], parts[2], parameters);
+  if (parts[0] === "compare" && parts.length === 1) return compareState(parameters);
   return listState(parameters);
 }
 
@@ -44,6 +52,16 @@ function jobState(namespace, name, parameters) {
   };
 }
 
+// `left` and `right`: NAMESPACE/NAME. `set`: null: all evaluation sets. `page`: from 1.
+function compareState(parameters) {
+  const state = { view: "compare", leftStep: whole(parameters.get("leftStep")), rightStep: whole(parameters.get("rightStep")),
+    set: parameters.get("set"), page: whole(parameters.get("page")) || 1 };
+  for (const [name, fallback] of Object.entries(COMPARE_DEFAULTS)) state[name] = parameters.get(name) ?? fallback;
+  if (!SHOWN_PAIRS.includes(state.show)) state.show = COMPARE_DEFAULTS.show;
+  if (!PAIR_ORDERS.includes(state.sort)) state.sort = COMPARE_DEFAULTS.sort;
+  return state;
+}
+
 function whole(text) {
   return text !== null && /^\d+$/.test(text) ? Number(text) : null;
 }
@@ -59,6 +77,16 @@ export function format(state) {
     for (const name of ["sample", "overlay"]) if (state[name]) parameters.set(name, state[name]);
     if (state.axis === "time") parameters.set("axis", "time");
     return joined(`#/jobs/${encodeURIComponent(state.namespace)}/${encodeURIComponent(state.name)}`, parameters);
+  }
+  if (state.view === "compare") {
+    for (const [name, fallback] of Object.entries(COMPARE_DEFAULTS)) {
+      if (state[name] && state[name] !== fallback) parameters.set(name, state[name]);
+    }
+    for (const name of ["leftStep", "rightStep", "set"]) {
+      if (state[name] !== null && state[name] !== undefined) parameters.set(name, String(state[name]));
+    }
+    if (state.page > 1) parameters.set("page", String(state.page));
+    return joined("#/compare", parameters);
   }
   for (const phase of state.phases ?? []) parameters.append("phase", phase);
   for (const algorithm of state.algorithms ?? []) parameters.append("algorithm", algorithm);
@@ -76,6 +104,12 @@ function joined(path, parameters) {
 /** The hash of a job's page. */
 export function jobHash(namespace, name) {
   return format({ view: "job", namespace, name });
+}
+
+/** The hash of the comparison of a job with itself. */
+export function compareHash(namespace, name) {
+  const job = `${namespace}/${name}`;
+  return format({ view: "compare", left: job, right: job });
 }
 
 /** The query of the list request: [[name, value], ...]. */

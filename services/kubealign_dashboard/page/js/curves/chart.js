@@ -6,6 +6,7 @@ import { label } from "./metric_panels.js";
 import { table } from "../core/components.js";
 import { plotly } from "./plotly_loader.js";
 import { summary } from "./curve_summary.js";
+import { interval } from "./intervals.js";
 import { colour } from "../core/themes.js";
 import { bars, lines, points, readings } from "./traces.js";
 
@@ -151,7 +152,8 @@ export class Chart {
     const { rows } = this._picture;
     const sentences = this.panel.names.map((name) => {
       const held = points(name, rows, rows.map(({ step }) => step));
-      return summary(label(name, this.panel), held.map(({ step }) => step), held.map(({ y }) => y));
+      return withInterval(summary(label(name, this.panel), held.map(({ step }) => step), held.map(({ y }) => y)),
+        held.at(-1)?.interval ?? null);
     });
     this._words.textContent = `${sentences.join(". ")}.`;
   }
@@ -165,8 +167,12 @@ export class Chart {
       ...names.map((name) => ({ title: label(name, this.panel), class: "figure" }))];
     this._details.append(table(`${this.panel.title}: the last ${Math.min(TABLE_ROWS, held.length)} steps`, columns,
       held.slice(-TABLE_ROWS).reverse().map((row) => [row.step,
-        ...names.map((name) => written(row.values[name], this.panel))])));
+        ...names.map((name) => withInterval(written(row.values[name], this.panel), interval(name, row.values)))])));
   }
+}
+
+function withInterval(text, bounds) {
+  return bounds === null ? text : `${text} (${number(bounds[0])} to ${number(bounds[1])})`;
 }
 
 function written(value, panel) {
@@ -178,7 +184,7 @@ function written(value, panel) {
 function flat(traces, log) {
   const values = traces.flatMap(({ y }) => y).filter((value) => Number.isFinite(value));
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  if (log || !values.length || high - low > Math.abs(high) * 1e-6) return { autorange: true };
+  if (log || !values.length || traces.some((trace) => trace.error_y) || high - low > Math.abs(high) * 1e-6) return { autorange: true };
   const margin = Math.abs(high) * 0.1 || 1;
   return { autorange: false, range: [low - margin, high + margin] };
 }

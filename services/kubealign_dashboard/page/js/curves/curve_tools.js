@@ -1,12 +1,10 @@
 // Controls for all curves at once.
 
-import { get } from "../core/api.js";
-import { fill, h, newId } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import { button, field } from "../core/components.js";
+import { jobSearch } from "../core/job_search.js";
 
 const MOST_SMOOTHING = 0.98;
-const TYPING_MS = 250;
-const OFFERED = 20;
 
 /**
  * {element, show(state, zoom)}. `told`: {axis(name), look({smoothing, log}), zoom(range or null), overlay(text)}.
@@ -29,7 +27,8 @@ export function curveTools(ref, told) {
   const from = bound("From");
   const to = bound("to");
   const reset = button("Whole run", () => told.zoom(null), { kind: "quiet" });
-  const overlay = overlayBox(ref, told.overlay);
+  const overlay = jobSearch("Compare with", { namespace: ref.namespace, choose: told.overlay,
+    placeholder: "name of another job", leaveOut: `${ref.namespace}/${ref.name}` });
 
   function bound(text) {
     const input = h("input", { type: "number", step: "any", class: "short", "aria-label": `${text} (x axis)`,
@@ -62,34 +61,4 @@ export function curveTools(ref, told) {
 
 function rounded(value, digits) {
   return String(Math.max(0, Number(value.toFixed(digits))));
-}
-
-// The second job is searched by part of its name; NAMESPACE/NAME is used verbatim.
-function overlayBox(ref, choose) {
-  const offers = h("datalist", { id: newId("offers") });
-  let timer;
-  const input = h("input", { type: "search", list: offers.id, placeholder: "name of another job", autocomplete: "off",
-    on: {
-      input: (event) => {
-        clearTimeout(timer);
-        timer = setTimeout(() => offer(event.target.value.trim()), TYPING_MS);
-      },
-      change: (event) => take(event.target.value.trim()),
-    } });
-
-  async function offer(words) {
-    const { items } = await get("alignmentjobs", { search: words.split("/").pop(), limit: OFFERED }).catch(
-      () => get(`namespaces/${encodeURIComponent(ref.namespace)}/alignmentjobs`, { search: words, limit: OFFERED }))
-      .catch(() => ({ items: [] }));
-    const names = items.map(({ metadata }) => `${metadata.namespace}/${metadata.name}`);
-    fill(offers, names.filter((name) => name !== `${ref.namespace}/${ref.name}`).map((name) => h("option", { value: name })));
-    if (names.includes(words)) take(words);
-  }
-
-  function take(text) {
-    choose(text === "" || text.includes("/") ? text : `${ref.namespace}/${text}`);
-  }
-
-  const element = h("span", { class: "overlay" }, field("Compare with", input), offers);
-  return { element, show: (text) => { if (document.activeElement !== input) input.value = text; } };
 }

@@ -1,5 +1,7 @@
 // Panels of metrics and their order. Pure. docs/metrics.md describes each metric.
 
+import { groupOf, isBound } from "./intervals.js";
+
 /** Panels in groups. `match`: metric names or patterns; `raw`: few points, not smoothed. */
 const PANELS = [
   { group: "Learning", id: "reward", title: "Reward by source", match: ["reward/mean", /^reward\/[^/]+\/mean$/] },
@@ -53,7 +55,7 @@ const MOST_LINES = 8;
 
 /** The panels of these metrics, each with its `names`; unmatched metrics come last, one panel per prefix. */
 export function panelsFor(names) {
-  const taken = new Set(NOT_DRAWN);
+  const taken = new Set([...NOT_DRAWN, ...[...names].filter(isBound)]);
   const panels = [];
   for (const panel of PANELS) {
     const matched = panel.match.flatMap((wanted) => matching(wanted, names, taken)).filter(
@@ -61,8 +63,20 @@ export function panelsFor(names) {
     const kept = [...new Set(matched)].slice(0, MOST_LINES);
     kept.forEach((name) => taken.add(name));
     if (kept.length) panels.push({ kind: "lines", unit: "", ...panel, names: kept });
+    if (panel.id === "validation") panels.push(...validationPanels([...names].filter((name) => !taken.has(name)), taken));
   }
   return panels.concat(others([...names].filter((name) => !taken.has(name)).sort()));
+}
+
+// Validation metrics with several levels: a panel for each evaluation set, or for each score with several figures.
+function validationPanels(names, taken) {
+  const groups = new Map();
+  for (const name of names.filter(groupOf).sort()) groups.set(groupOf(name), [...(groups.get(groupOf(name)) ?? []), name]);
+  return [...groups].map(([group, held]) => {
+    held.forEach((name) => taken.add(name));
+    return { group: "Learning", id: `validation-${group}`, title: `Validation: ${group}`, unit: "", kind: "lines", raw: true,
+      names: held.slice(0, MOST_LINES) };
+  });
 }
 
 function matching(wanted, names, taken) {
@@ -86,6 +100,7 @@ function prefix(name) {
 export function label(name, panel) {
   if (panel.id === "reward") return name === "reward/mean" ? "reward of the job" : name.split("/")[1];
   if (panel.id === "mixture-reward") return name.split("/")[2];
+  if (panel.id.startsWith("validation-")) return name.split("/").slice(2).join(" ").replaceAll("_", " ");
   if (panel.kind === "stacked") return name.replace("seconds/", "");
   return name.replaceAll("_", " ").replace(/^(val|refit|data|response|rollout|seconds|objective)\//, "").replace("/", " ");
 }

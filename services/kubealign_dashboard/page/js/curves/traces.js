@@ -1,16 +1,19 @@
 // Builds Plotly traces from a job's rows. Pure.
 
+import { interval } from "./intervals.js";
 import { smooth, stretches, thin, within } from "./smoothing.js";
 
 const MOST_POINTS = 700;
 const MOST_BARS = 120;
 const FEW_POINTS = 40;
 
-/** The points of one metric by step: [{x, y, step}]; y is null for NaN and infinity. */
+/** The points of one metric by step: [{x, y, step, interval}]; y is null for NaN and infinity. */
 export function points(name, rows, xs) {
   const held = [];
   rows.forEach((row, index) => {
-    if (name in row.values) held.push({ x: xs[index], y: row.values[name], step: row.step });
+    if (name in row.values) {
+      held.push({ x: xs[index], y: row.values[name], step: row.step, interval: interval(name, row.values) });
+    }
   });
   return held;
 }
@@ -27,7 +30,7 @@ export function lines(panel, rows, xs, look) {
     const smoothed = smooth(all.map(({ y }) => y), smoothing);
     const [from, to] = within(all.map(({ x }) => x), look.range);
     const part = all.slice(from, to);
-    const main = trace(part, smoothed.slice(from, to), colour, look);
+    const main = { ...trace(part, smoothed.slice(from, to), colour, look), ...errorBars(part, colour, look) };
     if (smoothing === 0 || look.dash) return [main];
     return [{ ...trace(part, part.map(({ y }) => y), colour, look), opacity: 0.28, mode: "lines", hoverinfo: "skip" },
       main];
@@ -47,6 +50,17 @@ function trace(part, ys, colour, look) {
     marker: { color: colour, size: 4 },
     hoverinfo: "none",
   };
+}
+
+// Confidence intervals as bars at the points; none in a panel whose metrics have none, or for the overlaid run.
+function errorBars(part, colour, look) {
+  if (look.dash || look.log || !part.some((point) => point.interval)) return {};
+  const kept = thin(part.map(({ y }) => y), MOST_POINTS).map((index) => part[index]);
+  return { error_y: {
+    type: "data", symmetric: false, color: colour, thickness: 1, width: kept.length <= FEW_POINTS ? 3 : 0,
+    array: kept.map(({ y, interval: bounds }) => (bounds ? Math.max(0, bounds[1] - y) : 0)),
+    arrayminus: kept.map(({ y, interval: bounds }) => (bounds ? Math.max(0, y - bounds[0]) : 0)),
+  } };
 }
 
 /** Stacked bars of time by phase; many steps are averaged over neighbours. */

@@ -11,7 +11,7 @@ import { notice } from "../core/components.js";
 import { RolesView } from "./roles_view.js";
 import { SamplesView } from "../samples/samples_view.js";
 import { SpecView } from "./spec_view.js";
-import { format } from "../core/url_state.js";
+import { compareHash, format } from "../core/url_state.js";
 
 const TABS = [["curves", "Curves"], ["samples", "Samples"], ["roles", "Roles"], ["logs", "Logs"], ["spec", "Spec"],
   ["events", "Events"]];
@@ -27,7 +27,8 @@ export class JobPage {
     this._unreadable = new Map();
     this._warnings = h("div", { role: "status" });
     this._links = new Map(TABS.map(([tab, text]) => [tab, h("a", {}, text)]));
-    this._tabs = h("nav", { class: "tabs", "aria-label": "Parts of the job" }, [...this._links.values()]);
+    this._tabs = h("nav", { class: "tabs", "aria-label": "Parts of the job" }, [...this._links.values(),
+      h("a", { href: compareHash(namespace, name) }, "Compare")]);
     this._place = h("div", { class: "part" });
     this._beside = h("aside", { class: "besides", "aria-label": "Samples of the chosen step", hidden: true });
     this._views = new Map();

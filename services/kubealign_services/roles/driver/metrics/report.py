@@ -24,6 +24,9 @@ class MetricSink(Protocol):
     def samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Receive samples of a step: the best, the worst, then others."""
 
+    def validation_samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Receive all responses of a validation at that step, by row."""
+
 
 @dataclass(frozen=True)
 class SampleText:
@@ -130,6 +133,11 @@ class MetricsReport:
         """Send samples of a step to every sink."""
         for sink in self._sinks:
             sink.samples(step, self._fence, samples)
+
+    def write_validation_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Send the responses of a validation to every sink."""
+        for sink in self._sinks:
+            sink.validation_samples(step, self._fence, samples)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one line of metrics and send them to every sink."""

@@ -17,7 +17,7 @@ from kubealign.spec.job import AlignmentJobSpec
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import read_scores, reward_names
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.prepared import PreparedJob
+from kubealign_services.data.prepared import PreparedJob, row_index
 from kubealign_services.roles.driver.metrics.report import StepRecord, append_lines
 from kubealign_services.roles.driver.validation.samples import ValidationSample
 from kubealign_services.telemetry.json_values import to_json
@@ -130,6 +130,25 @@ class SamplePreviews:
                 **self._token_fields(sample.tokens, sample.response, {"logprobs": sample.logprobs}),
             }
             for sample in (samples[index] for index in choose_samples(means, self._seed, step, self._count))
+        ]
+
+    @staticmethod
+    def of_validation(samples: Sequence[ValidationSample]) -> list[dict[str, Any]]:
+        """Return every response by row, without tokens, for comparisons with another measurement.
+
+        `shortened`: the middle of a text is left out.
+        """
+        return [
+            {
+                "group_id": sample.group_id,
+                "prompt": truncate_text(sample.prompt),
+                "response": truncate_text(sample.response),
+                "scores": sample.scores,
+                "explanations": {source: truncate_text(text) for source, text in sample.explanations.items()},
+                "truncated": sample.truncated,
+                "shortened": max(len(sample.prompt), len(sample.response)) > MAX_CHARACTERS,
+            }
+            for sample in sorted(samples, key=lambda sample: row_index(sample.group_id))
         ]
 
     def _token_fields(
@@ -287,6 +306,9 @@ class SampleFile:
         lines = "".join(to_json({"step": step, **sample}) + "\n" for sample in samples[:PREVIEWS_PER_STEP])
         if size + len(lines.encode()) < self._max_bytes and step % self._stride(size) == 0:
             append_lines(self._path, lines)
+
+    def validation_samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Ignore them: each validation has a file of its own."""
 
     def _stride(self, size: int) -> int:
         """Return the number of steps of which one is kept at this file size."""

@@ -23,6 +23,7 @@ from kubealign.client.errors import (
 )
 from kubealign.client.records import JobRef
 from kubealign.kube.api import KubernetesApi
+from kubealign.validation_record import ValidationRecord
 
 REF = JobRef("team", "one")
 Answer = Callable[[web.Request], web.Response]
@@ -48,6 +49,20 @@ async def asked() -> AsyncIterator[tuple[DashboardTelemetry, list[web.Request], 
 
 
 Asked = tuple[DashboardTelemetry, list[web.Request], dict[str, Any]]
+
+
+async def test_responses_of_a_validation_are_read_page_by_page(asked: Asked) -> None:
+    dashboard, requests, answer = asked
+    item = {"row": 4, "set": "hard", "prompt": "p", "response": "r", "scores": {"right": 1, "style": None}}
+    answer |= {
+        "items": [item | {"shortened": True, "truncated": True, "explanations": {"a": "b"}}],
+        "total": 2,
+    }
+    records = await dashboard.validation_samples(REF, 7)
+    record = ValidationRecord(4, "p", "r", {"right": 1.0, "style": None}, {"a": "b"}, True, "hard", True)
+    assert records == [record, record]
+    assert [request.query["offset"] for request in requests] == ["0", "1"]
+    assert {request.query["step"] for request in requests} == {"7"}
 
 
 async def test_steps_have_their_values(asked: Asked) -> None:

@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 
 from kubealign.cli.views.sample_view import sample_view
 from kubealign.read_model import parse_sample
+from kubealign.validation_record import ValidationRecord, parse_validation_record
 from kubealign_dashboard.api import serializers
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import add_scores
@@ -61,6 +62,25 @@ def batch_of_two() -> Batch:
             "truncated": torch.tensor([0, 1], dtype=torch.uint8),
             "advantages": torch.tensor([0.75, -0.75], dtype=torch.float64),
         },
+    )
+
+
+def test_all_responses_of_a_validation_by_row_for_comparisons() -> None:
+    long = "x" * (MAX_CHARACTERS + 1)
+    samples = [
+        ValidationSample("val@3/10", "p10", long, 1, True, {"a": None}, {"level": 1}),
+        ValidationSample("val@3/9", "p9", "r9", 1, False, {"a": 1.0}, {}, {"a": "read"}),
+    ]
+    first, second = SamplePreviews.of_validation(samples)
+    assert parse_validation_record(json.loads(to_json(first))) == ValidationRecord(
+        9, "p9", "r9", {"a": 1.0}, {"a": "read"}
+    )
+    record = parse_validation_record(json.loads(to_json(second)))
+    assert (record.row, record.truncated, record.is_shortened) == (10, True, True)
+    assert record.response == truncate_text(long)
+    # The file of the run directory has the same fields, with the whole text.
+    assert parse_validation_record(json.loads(samples[0].to_json())) == ValidationRecord(
+        10, "p10", long, {"a": None}, {}, truncated=True
     )
 
 

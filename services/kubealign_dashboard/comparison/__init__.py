@@ -1,0 +1,1 @@
+"""Comparison of two validations, sample by sample. Pure."""
