@@ -27,6 +27,8 @@ PROCESSES_LABEL = f"{GROUP}/processes"
 RETRY_ANNOTATION = f"{GROUP}/retry"
 #: Annotation of a job that requests new credentials. Each new value is one renewal.
 RENEW_CREDENTIALS_ANNOTATION = f"{GROUP}/renew-credentials"
+#: Uid of the job whose responses a person has labelled, on the ConfigMap that holds the label.
+LABELLED_JOB_LABEL = f"{GROUP}/labelled-job"
 #: Unit of processes for which a Kueue Workload asks quota; absent: the job as a whole.
 UNIT_LABEL = f"{GROUP}/unit"
 #: Digest of the pod sets, the queue and the priority of a Kueue Workload.

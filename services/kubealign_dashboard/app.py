@@ -16,6 +16,7 @@ from kubealign_dashboard.api.routes import (
     comparison,
     health,
     jobs,
+    labels,
     metrics,
     processes,
     session,
@@ -103,7 +104,7 @@ def create_app(
 
 def _api_router() -> APIRouter:
     api = APIRouter(dependencies=openapi_document.SECURITY_SCHEMES)
-    for part in (session, jobs, changes, metrics, comparison, processes, health, streams):
+    for part in (session, jobs, changes, metrics, comparison, labels, processes, health, streams):
         api.include_router(part.router)
 
     @api.get(f"{API_PREFIX}/openapi.json", include_in_schema=False)

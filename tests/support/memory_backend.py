@@ -20,6 +20,7 @@ from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound
 from kubealign.client.query import select_page
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.retry import not_retryable_message
+from kubealign.human_labels import HumanLabel
 from kubealign.kube.merge_patch import apply_merge_patch
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.errors import SpecError, SpecErrors
@@ -44,6 +45,7 @@ class _JobState:
     lines: list[LogLine] = field(default_factory=list)
     previous_lines: list[LogLine] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
+    labels: list[HumanLabel] = field(default_factory=list)
     result: Path | None = None
 
     @property
@@ -285,6 +287,14 @@ class MemoryBackend:
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
         self._answer()
         return sorted(self._state(ref).events, key=lambda event: event.time)
+
+    async def labels(self, ref: JobRef) -> Sequence[HumanLabel]:
+        self._answer()
+        return list(self._state(ref).labels)
+
+    async def add_label(self, ref: JobRef, label: HumanLabel) -> None:
+        self._answer()
+        self._state(ref).labels.append(label)
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:
         self._answer()

@@ -12,6 +12,7 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 from kubealign import __version__
 from kubealign.cli.commands.jobs.call import call
 from kubealign.cli.commands.jobs.debug import debug
+from kubealign.cli.commands.jobs.labels import labels
 from kubealign.cli.commands.jobs.lifecycle import delete, resume, retry, scale, suspend
 from kubealign.cli.commands.jobs.list_jobs import describe, get, list_jobs
 from kubealign.cli.commands.jobs.logs import events, logs
@@ -82,6 +83,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "metrics": metrics,
         "plot": plot,
         "samples": samples,
+        "labels": labels,
         "events": events,
         "debug": debug,
         "call": call,

@@ -3,9 +3,11 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from kubealign.human_labels import MAX_REASON, Verdict
+from kubealign.spec.base import DNS_LABEL_PATTERN, JOB_NAME_PATTERN
 from kubealign.spec.job import API_VERSION, KIND
 
 
@@ -228,6 +230,7 @@ class ComparedSampleItem(ValidationSampleItem):
     """A response, in parts."""
 
     parts: list[DiffPartItem] = Field(description="The response in parts; joined, they are its text.")
+    subject: str = Field(description="Subject of labels of this response.", examples=["9f86d081884c7d65"])
 
 
 class PairItem(ApiModel):
@@ -243,6 +246,10 @@ class PairItem(ApiModel):
     )
     unit: Literal["word", "line", "text"] = Field(
         description="By what the texts were compared; text: they are too long to be compared."
+    )
+    subject: str = Field(
+        description="Subject of labels of this pair; the same when the sides are swapped.",
+        examples=["2c26b46b68ffc68f"],
     )
     left: ComparedSampleItem
     right: ComparedSampleItem
@@ -268,6 +275,73 @@ class ComparisonPage(ApiModel):
     unpaired_right: int = Field(description="Responses of right only.", examples=[0])
     total: int = Field(description="Pairs that match the filter.", examples=[40])
     items: list[PairItem]
+
+
+class LabelledSide(ApiModel):
+    """The other side of a labelled pair."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    namespace: str = Field(pattern=DNS_LABEL_PATTERN, max_length=63, examples=["default"])
+    name: str = Field(pattern=JOB_NAME_PATTERN, max_length=52, examples=["sums"])
+    step: int = Field(ge=0, le=2**31 - 1, examples=[200])
+
+
+class LabelRequest(ApiModel):
+    """A label of a response of the path's job, or of it as the left side of a pair."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verdict: Verdict | None = Field(
+        description="left, right, bothGood or bothBad of a pair; wrong of one response; null withdraws."
+    )
+    reason: str = Field("", max_length=MAX_REASON)
+    prompt_id: str = Field(
+        pattern=r"^[0-9a-f]{32}$", description="`id` of the pair in a comparison.", examples=["9f" * 16]
+    )
+    step: int = Field(ge=0, le=2**31 - 1, description="Step of the validation.", examples=[100])
+    other: LabelledSide | None = Field(None, description="The right side; null: one response is labelled.")
+
+    @model_validator(mode="after")
+    def _check_verdict(self) -> "LabelRequest":
+        allowed = [None, Verdict.WRONG] if self.other is None else [None, *_PAIR_VERDICTS]
+        if self.verdict not in allowed:
+            names = ", ".join("null" if verdict is None else str(verdict) for verdict in allowed)
+            subject = "one response" if self.other is None else "a pair"
+            raise ValueError(f"verdict {self.verdict} is not one of those of {subject}: {names}")
+        return self
+
+
+_PAIR_VERDICTS = tuple(verdict for verdict in Verdict if verdict is not Verdict.WRONG)
+
+
+class LabelledResponseItem(ApiModel):
+    """A labelled response."""
+
+    namespace: str = Field(examples=["default"])
+    name: str = Field(examples=["sums"])
+    step: int = Field(examples=[100])
+    response: str = Field(examples=["42"])
+
+
+class HumanLabelItem(ApiModel):
+    """A label that a person gave."""
+
+    subject: str = Field(description="Identity of what is labelled.", examples=["2c26b46b68ffc68f"])
+    verdict: Verdict | None
+    reason: str = Field(examples=["the left one is wrong"])
+    author: str = Field(description="The user who gave it.", examples=["jane"])
+    time: float = Field(description="Seconds since the epoch.", examples=[1763740800.5])
+    prompt_id: str = Field(description="`id` of the pair in a comparison.", examples=["9f86d081884c7d65"])
+    prompt: str = Field(examples=["12+30="])
+    left: LabelledResponseItem
+    right: LabelledResponseItem | None = Field(description="null: the label is about one response.")
+
+
+class HumanLabelList(ApiModel):
+    """The current labels of a job."""
+
+    items: list[HumanLabelItem]
 
 
 class ProcessItem(ApiModel):

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from kubealign.spec.job import API_VERSION, KIND, AlignmentJob
-from kubealign_dashboard.api.models import ScaleRequest, SuspendRequest
+from kubealign_dashboard.api.models import LabelRequest, ScaleRequest, SuspendRequest
 from kubealign_dashboard.web.authentication import TOKEN_COOKIE, TOKEN_HEADER
 from kubealign_dashboard.web.problems import PROBLEM, Problem
 
@@ -49,6 +49,9 @@ SECURITY_SCHEMES = [
         )
     ),
 ]
+
+#: Models that routes refer to by `schema_ref`, and that no response has.
+_REFERENCED_MODELS = (AlignmentJob, ScaleRequest, SuspendRequest, LabelRequest, Problem)
 
 EXAMPLE_JOB: dict[str, Any] = {
     "apiVersion": API_VERSION,
@@ -130,7 +133,7 @@ def complete_openapi_document(app: FastAPI) -> None:
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
             _, schemas = models_json_schema(
-                [(model, "validation") for model in (AlignmentJob, ScaleRequest, SuspendRequest, Problem)],
+                [(model, "validation") for model in _REFERENCED_MODELS],
                 ref_template=_COMPONENT,
             )
             components = document.setdefault("components", {}).setdefault("schemas", {})

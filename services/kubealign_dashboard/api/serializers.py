@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kubealign.client.records import JobPage, JobRecord, ProcessRecord
+from kubealign.human_labels import HumanLabel, LabelledResponse
 from kubealign.read_model import SampleRecord, StepMetrics
 from kubealign.spec.job import API_VERSION, KIND
 from kubealign.validation_record import ValidationRecord
@@ -80,6 +81,29 @@ def validation_sample(record: ValidationRecord) -> dict[str, Any]:
         "explanations": record.explanations,
         "truncated": record.truncated,
         "shortened": record.is_shortened,
+    }
+
+
+def human_label(label: HumanLabel) -> dict[str, Any]:
+    return {
+        "subject": label.subject,
+        "verdict": label.verdict,
+        "reason": label.reason,
+        "author": label.author,
+        "time": label.time,
+        "promptId": label.prompt_id,
+        "prompt": label.prompt,
+        "left": _labelled_response(label.left),
+        "right": None if label.right is None else _labelled_response(label.right),
+    }
+
+
+def _labelled_response(response: LabelledResponse) -> dict[str, Any]:
+    return {
+        "namespace": response.namespace,
+        "name": response.job,
+        "step": response.step,
+        "response": response.response,
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from kubealign.client.backends.base import JobBackend, TelemetrySource
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.errors import Forbidden, JobNotFound
+from kubealign.human_labels import HumanLabel
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.validation_record import ValidationRecord
 from kubealign_dashboard.cluster.job_cache import JobCache
@@ -113,6 +114,12 @@ class CacheReader:
         _forbid()
 
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
+        _forbid()
+
+    async def labels(self, ref: JobRef) -> Sequence[HumanLabel]:
+        _forbid()
+
+    async def add_label(self, ref: JobRef, label: HumanLabel) -> None:
         _forbid()
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.human_labels import HumanLabel
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.validation_record import ValidationRecord
 
@@ -122,6 +123,12 @@ class JobBackend(TelemetrySource, Protocol):
 
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
         """Return the events of a job, oldest first."""
+
+    async def labels(self, ref: JobRef) -> Sequence[HumanLabel]:
+        """Return the labels that people gave to responses of a job, oldest first; see `current_labels`."""
+
+    async def add_label(self, ref: JobRef, label: HumanLabel) -> None:
+        """Store a label; return when it is durable. It replaces earlier ones of the same subject."""
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:
         """Return a folder on this machine with the job's result, in Hugging Face layout.

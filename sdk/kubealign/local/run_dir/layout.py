@@ -48,6 +48,8 @@ class RunDirectory:
         self.samples = self.root / "samples.jsonl"
         #: Responses to held-out prompts: step-N.jsonl, in a folder of its own for each evaluation set.
         self.validation = self.root / "validation"
+        #: Labels that people gave to responses.
+        self.labels = self.root / "labels.jsonl"
         self.events = self.root / "events.jsonl"
         self.control = self.root / "control.sock"
         self.logs = self.root / "logs"

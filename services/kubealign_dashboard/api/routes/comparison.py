@@ -1,12 +1,13 @@
 """Routes for the responses of a validation, and for their comparison with those of another one."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Depends, Query, Response
 
 from kubealign.client.errors import NotPossible
 from kubealign.client.records import JobRef
+from kubealign.human_labels import label_subject
 from kubealign.spec.base import DNS_LABEL_PATTERN, JOB_NAME_PATTERN
 from kubealign_dashboard.api import serializers
 from kubealign_dashboard.api.models import ComparisonPage, ValidationSampleList
@@ -26,7 +27,9 @@ from kubealign_dashboard.web.parameters import API_PREFIX
 
 router = APIRouter(prefix=API_PREFIX, tags=["comparison"])
 
-Step = Annotated[int, Query(ge=0, le=2**31 - 1, description="Step of the validation.", examples=[100])]
+#: Job and step of a validation.
+_Side: TypeAlias = tuple[JobRef, int]
+_Step = Annotated[int, Query(ge=0, le=2**31 - 1, description="Step of the validation.", examples=[100])]
 _Offset = Annotated[int, Query(ge=0, le=2**31 - 1, description="Number of items to skip.", examples=[0])]
 
 
@@ -38,7 +41,7 @@ _Offset = Annotated[int, Query(ge=0, le=2**31 - 1, description="Number of items 
 )
 async def validation(
     context: ReadableJob,
-    step: Step,
+    step: _Step,
     offset: _Offset = 0,
     limit: Annotated[
         int, Query(ge=1, le=500, description="Maximum number of responses.", examples=[100])
@@ -60,7 +63,7 @@ class ComparedSides:
     def __init__(
         self,
         context: ReadableJob,
-        step: Step,
+        step: _Step,
         other_step: Annotated[
             int,
             Query(
@@ -164,7 +167,9 @@ async def comparison(
     chosen_score = score if score is not None else next(iter(paired.scores), "")
     pairs = selected.select(chosen_score, show, sort)
     items = await asyncio.to_thread(
-        lambda: [_pair_item(pair, chosen_score) for pair in pairs[offset : offset + limit]]
+        lambda: [
+            _pair_item(pair, chosen_score, sides.left, sides.right) for pair in pairs[offset : offset + limit]
+        ]
     )
     counts = selected.count(chosen_score)
     document = {
@@ -191,16 +196,20 @@ def _side(ref: JobRef, step: int) -> dict[str, Any]:
     return {"namespace": ref.namespace, "name": ref.name, "step": step}
 
 
-def _pair_item(pair: ResponsePair, score: str) -> dict[str, Any]:
+def _pair_item(pair: ResponsePair, score: str, left: _Side, right: _Side) -> dict[str, Any]:
     diff = compare_texts(pair.left.response, pair.right.response)
+    key = pair.key
     return {
-        "id": pair.key.id,
-        "set": pair.key.set_name,
-        "prompt": pair.key.prompt,
+        "id": key.id,
+        "subject": label_subject(key.id, left, right),
+        "set": key.set_name,
+        "prompt": key.prompt,
         "difference": finite(pair.difference(score)),
         "unit": diff.unit,
-        "left": serializers.validation_sample(pair.left) | {"parts": _parts(diff.left)},
-        "right": serializers.validation_sample(pair.right) | {"parts": _parts(diff.right)},
+        "left": serializers.validation_sample(pair.left)
+        | {"parts": _parts(diff.left), "subject": label_subject(key.id, left)},
+        "right": serializers.validation_sample(pair.right)
+        | {"parts": _parts(diff.right), "subject": label_subject(key.id, right)},
     }
 
 

@@ -21,11 +21,13 @@ from kubealign.client.backends.cluster.documents import (
     validate_document,
     with_type_meta,
 )
+from kubealign.client.backends.cluster.labels import list_labels, store_label
 from kubealign.client.backends.cluster.listing import JobLister
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.results.fetch import fetch_result
 from kubealign.client.results.reader_pod import ResultPodSettings
+from kubealign.human_labels import HumanLabel
 from kubealign.kube.api import Json, KubernetesApi, connect
 from kubealign.kube.resources import EVENTS, JOBS, PODS
 from kubealign.kube.watch import list_all, watch_changes
@@ -218,6 +220,12 @@ class ClusterBackend:
         )
         own_pod_events = cluster_events.select_pod_events(pod_events[0], job)
         return cluster_events.to_job_events([*job_events[0], *own_pod_events], job)
+
+    async def labels(self, ref: JobRef) -> Sequence[HumanLabel]:
+        return await list_labels(self._api, await self.get(ref))
+
+    async def add_label(self, ref: JobRef, label: HumanLabel) -> None:
+        await store_label(self._api, await self.get(ref), label)
 
     async def metrics(
         self, ref: JobRef, after: str = STREAM_START, count: int = 1000

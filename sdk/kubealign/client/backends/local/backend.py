@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.client.backends.local import lifecycle
+from kubealign.client.backends.local.labels import append_label, read_labels
 from kubealign.client.backends.local.logs import log_files, stream_logs
 from kubealign.client.backends.local.metrics import read_metrics, read_samples, read_validation
 from kubealign.client.backends.local.patch import PatchPlan, plan_patch
@@ -19,6 +20,7 @@ from kubealign.client.backends.local.watch import JobWatcher
 from kubealign.client.errors import Conflict, JobNotFound, NotPossible
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.retry import not_retryable_message
+from kubealign.human_labels import HumanLabel
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir import control_socket
 from kubealign.local.run_dir.events import EventLog
@@ -146,6 +148,14 @@ class LocalBackend:
         folder = (await self._reader.read_run(ref)).folder
         events = await asyncio.to_thread(EventLog(folder.events).read)
         return [JobEvent(event.timestamp, str(event.type), event.reason, event.message) for event in events]
+
+    async def labels(self, ref: JobRef) -> Sequence[HumanLabel]:
+        folder = (await self._reader.read_run(ref)).folder
+        return await asyncio.to_thread(read_labels, folder.labels)
+
+    async def add_label(self, ref: JobRef, label: HumanLabel) -> None:
+        folder = (await self._reader.read_run(ref)).folder
+        await asyncio.to_thread(append_label, folder.labels, label)
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:
         """Return the result folder. Nothing is downloaded, so `into` is ignored."""

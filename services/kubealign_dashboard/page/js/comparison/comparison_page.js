@@ -14,7 +14,7 @@ export class ComparisonPage {
     this._go = (change) => app.go({ ...this._state, ...change });
     this._left = this._side("Left", "left");
     this._right = this._side("Right", "right");
-    this._pairs = new PairsView(this._go);
+    this._pairs = new PairsView(this._go, app.readOnly);
     this._metrics = h("section", { class: "metrics", "aria-label": "Metrics" });
     this._body = h("div", { class: "comparison" });
     this.element = h("section", { class: "compare", "aria-labelledby": "compare-title" },

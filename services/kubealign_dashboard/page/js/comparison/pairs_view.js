@@ -1,9 +1,11 @@
 // The pairs of a comparison: filter, order and pages.
 
-import { get, jobPath } from "../core/api.js";
+import { address, get, jobPath } from "../core/api.js";
 import { button, failure, field, notice, select } from "../core/components.js";
 import { fill, h, say } from "../core/dom.js";
 import { number } from "../core/format.js";
+import { labelForm, PAIR_VERDICTS, RESPONSE_VERDICTS } from "./label_form.js";
+import { LabelStore } from "./label_store.js";
 import { signed } from "./metric_table.js";
 import { pairCard } from "./pair_card.js";
 import { split } from "./side_picker.js";
@@ -14,16 +16,20 @@ const ORDERS = [["difference", "Largest difference"], ["gain", "Right minus left
   ["loss", "Right minus left, ascending"], ["row", "As in the data"]];
 
 export class PairsView {
-  /** `go` changes the page's state. */
-  constructor(go) {
+  /** `go` changes the page's state. `readOnly`: labels are shown and cannot be given. */
+  constructor(go, readOnly) {
     this._go = go;
+    this._readOnly = readOnly;
     this._over = new AbortController();
     this._tools = h("div", { class: "row", role: "group", "aria-label": "Filter and order" });
     this._summary = h("p", { class: "summary", role: "status" });
+    this._labels = new LabelStore();
+    this._exports = h("p", { class: "row" });
     this._list = h("div", { class: "compareds" });
     this._pages = h("nav", { class: "pages", "aria-label": "Pages of the pairs" });
     this.element = h("section", { class: "pairs", "aria-labelledby": "pairs-title" },
-      h("h2", { id: "pairs-title", tabindex: "-1" }, "Responses to the same prompts"), this._tools, this._summary, this._list, this._pages);
+      h("h2", { id: "pairs-title", tabindex: "-1" }, "Responses to the same prompts"), this._tools, this._summary, this._exports,
+      this._list, this._pages);
   }
 
   /** Show the pairs of a state in which both sides have a job and a step. */
@@ -38,11 +44,11 @@ export class PairsView {
     try {
       const [namespace, name] = split(state.left);
       const page = await get(jobPath({ namespace, name }, "comparison"), query, signal);
-      if (!signal.aborted) this._draw(state, page);
+      const problem = await this._fetchLabels(page, signal);
+      if (!signal.aborted) this._draw(state, page, problem);
     } catch (error) {
       if (signal.aborted) return;
-      fill(this._tools);
-      fill(this._pages);
+      for (const part of [this._tools, this._exports, this._pages]) fill(part);
       this._summary.textContent = "";
       // Nothing is wrong with a step whose responses are not stored.
       fill(this._list, error.status === 409 ? notice("There is nothing to compare.", error.message)
@@ -59,7 +65,44 @@ export class PairsView {
     this.show(state);
   }
 
-  _draw(state, page) {
+  // Without the right to read labels the comparison is shown without them; the error's text, or an empty one.
+  async _fetchLabels({ left, right }, signal) {
+    const isSameJob = left.namespace === right.namespace && left.name === right.name;
+    try {
+      this._labels = await LabelStore.fetch(isSameJob ? [left] : [left, right], signal);
+    } catch (error) {
+      if (signal.aborted) throw error;
+      return error.message;
+    }
+    return "";
+  }
+
+  _forms(pair, page) {
+    const readOnly = this._readOnly;
+    const { left, right } = page;
+    const form = (title, verdicts, subject, sides, refused) => labelForm(title, verdicts, { readOnly, refused,
+      read: () => this._labels.seen(subject, sides[0]),
+      save: (label) => this._labels.save(pair.id, sides[0], sides[1] ?? null, label) });
+    const refused = pair.left.response === pair.right.response ? ["left", "right"] : [];
+    return {
+      pair: form("Label of this pair", PAIR_VERDICTS, pair.subject, [left, right], refused),
+      left: form("Label of the left response", RESPONSE_VERDICTS, pair.left.subject, [left]),
+      right: form("Label of the right response", RESPONSE_VERDICTS, pair.right.subject, [right]),
+    };
+  }
+
+  _drawExports({ left, right }, problem) {
+    if (problem) {
+      fill(this._exports, h("span", { class: "quiet" }, `Labels are not shown: ${problem}`));
+      return;
+    }
+    const jobs = new Map([left, right].map((side) => [`${side.namespace}/${side.name}`, side]));
+    fill(this._exports, h("span", { class: "quiet" }, "Labels of a pair are stored with the left job."),
+      [...jobs].flatMap(([title, side]) => [["preferences", "Preferences"], ["unpaired", "Unpaired rows"]].map(([format, text]) =>
+        h("a", { href: address(jobPath(side, "labels/export"), { format }), download: "" }, `${text} of ${title}`))));
+  }
+
+  _draw(state, page, problem) {
     const { focused } = this;
     fill(this._tools,
       field("Score", select(page.scores.map((name) => [name, name]), page.score, (score) => this._turn({ score }))),
@@ -69,11 +112,13 @@ export class PairsView {
         state.set ?? "", (set) => this._turn({ set: set === "" ? null : set }))));
     this._refocus(focused);
     this._summary.textContent = summaryOf(page);
+    this._drawExports(page, problem);
     const titles = [["Left", page.left], ["Right", page.right]].map(
       ([side, { name, step }]) => `${side}: ${name}, step ${step}`);
     const first = (state.page - 1) * PAGE;
     fill(this._list, page.items.length === 0 ? notice("No pair matches.")
-      : page.items.map((pair, index) => pairCard(pair, `Pair ${first + index + 1} of ${page.total}`, titles)));
+      : page.items.map((pair, index) => pairCard(pair, `Pair ${first + index + 1} of ${page.total}`, titles,
+        problem ? {} : this._forms(pair, page))));
     this._drawPages(state.page, Math.ceil(page.total / PAGE));
     say(`${page.total} pairs`);
   }
