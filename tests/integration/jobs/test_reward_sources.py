@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kubealign.client.backends.local.metrics import read_validation
 from kubealign.read_model import parse_sample
 from kubealign.spec.algorithms import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
@@ -181,6 +182,11 @@ def test_each_reward_scores_the_samples_of_its_source(tmp_path: Path) -> None:
     validated = next(line for line in metrics if "val/reward/exact" in line)
     assert "val/reward/style" not in validated
     check_validation(folder / "validation" / f"step-{STEPS:06d}.jsonl", validated)
+    # The dashboard compares these with the responses of another validation.
+    records = read_validation(folder / "validation", STEPS)
+    assert [record.row for record in records] == [0] * 4 + [1] * 4
+    assert all(record.prompt == f"s{'ab'[record.row]}" for record in records)
+    assert all(record.scores["exact"] is not None for record in records)
     shown = [
         parse_sample("", 0, json.loads(line)) for line in (folder / "samples.jsonl").read_text().splitlines()
     ]
