@@ -130,7 +130,7 @@ class ReadModelWriter:
     def add_validation_samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Add the responses of one measurement on held-out prompts, the first ones that the limits allow.
 
-        Fields: prompt, response, scores and explanations (by source), truncated, group_id, shortened.
+        Fields: set, prompt, response, scores and explanations (by source), truncated, group_id, shortened.
         """
         texts: list[str] = []
         size = 0

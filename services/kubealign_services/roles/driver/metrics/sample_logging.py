@@ -133,13 +133,17 @@ class SamplePreviews:
         ]
 
     @staticmethod
-    def of_validation(samples: Sequence[ValidationSample]) -> list[dict[str, Any]]:
+    def of_validation(samples: Sequence[ValidationSample], set_name: str = "") -> list[dict[str, Any]]:
         """Return every response by row, without tokens, for comparisons with another measurement.
 
         `shortened`: the middle of a text is left out.
+
+        Args:
+            set_name: Evaluation set; empty: the job's only one.
         """
         return [
             {
+                "set": set_name,
                 "group_id": sample.group_id,
                 "prompt": truncate_text(sample.prompt),
                 "response": truncate_text(sample.response),

@@ -78,6 +78,9 @@ def test_all_responses_of_a_validation_by_row_for_comparisons() -> None:
     record = parse_validation_record(json.loads(to_json(second)))
     assert (record.row, record.truncated, record.is_shortened) == (10, True, True)
     assert record.response == truncate_text(long)
+    assert record.set_name == ""
+    (of_set, _) = SamplePreviews.of_validation(samples, "hard")
+    assert parse_validation_record(json.loads(to_json(of_set))).set_name == "hard"
     # The file of the run directory has the same fields, with the whole text.
     assert parse_validation_record(json.loads(samples[0].to_json())) == ValidationRecord(
         10, "p10", long, {"a": None}, {}, truncated=True
