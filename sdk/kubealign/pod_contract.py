@@ -115,7 +115,8 @@ class PodSettings(_PodModel):
     host: str
     rank: int = Field(default=0, ge=0)
     world_size: int = Field(default=1, ge=1)
-    #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
+    #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores,
+    #: SET-NAME of one in spec.validation.sets[].sampling.scores.
     reward: str | None = None
     #: Processes of one of several teachers: name of the entry in spec.teachers.
     teacher: str | None = None

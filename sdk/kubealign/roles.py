@@ -35,7 +35,8 @@ class Process:
     #: restart together.
     rank: int = 0
     world_size: int = 1
-    #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
+    #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores,
+    #: SET-NAME of one in spec.validation.sets[].sampling.scores.
     reward: str | None = None
     #: Processes of one of several teachers: name of the entry in spec.teachers.
     teacher: str | None = None

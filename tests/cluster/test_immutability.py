@@ -76,6 +76,8 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.routingReplay", {"rollout": {"routingReplay": True}}),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),
     ("validation", {"validation": {"data": {"prompts": {"source": {"path": "other"}}}}}),
+    ("validation", {"validation": {"sets": [{"name": "a", "data": {"prompts": {"source": {"path": "b"}}}}]}}),
+    ("validation", {"validation": {"sampling": {"maxTokens": 9}}}),
     ("overlap", {"overlap": {"scoreOnArrival": False}}),
     ("trackers", {"trackers": [{"name": "lines", "jsonLines": {}}]}),
     ("checkpoint.uri", {"checkpoint": {"uri": "s3://bucket/jobs/ppo"}}),

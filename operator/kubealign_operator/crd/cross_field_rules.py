@@ -31,10 +31,8 @@ from kubealign.spec.cross_field_validation import (
     NO_STEPS_TO_OVERLAP,
     NO_TEACHERS_TO_NAME,
     NO_WORKFLOW_GIVES_REWARDS,
-    READS_ALL_ROWS,
     REWARD_SOURCES_NEED_MIXTURE,
     RUNS_NO_WORKFLOW,
-    SGLANG_VALIDATES_UNTRUNCATED,
     STREAMS_NO_HINTS,
     STREAMS_NO_TOKENIZER_TEXTS,
     STREAMS_WITHOUT_END,
@@ -52,10 +50,11 @@ from kubealign.spec.cross_field_validation import (
     unused_teacher_message,
 )
 from kubealign.spec.field_lookup import nested_model
-from kubealign.spec.sections.data import Data
-from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, Engine, InferenceServer
+from kubealign.spec.sections.data import READS_ALL_ROWS, Data
+from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, Engine
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
 from kubealign.spec.sections.training import Trainer
+from kubealign.spec.validation_checks import NO_RESPONSES_OF_REWARD_MODEL
 from kubealign_operator.crd.cel import CelRule, cel_string, implies
 from kubealign_operator.crd.colocation_rules import (
     DRAINS_CONDITION,
@@ -63,6 +62,7 @@ from kubealign_operator.crd.colocation_rules import (
     colocated_rollout_rules,
 )
 from kubealign_operator.crd.mixture_rules import mixture_rules, routing_replay_algorithm_rules
+from kubealign_operator.crd.validation_rules import held_out_rules, validation_rules
 
 
 def cross_field_rules() -> Iterator[CelRule]:
@@ -122,9 +122,7 @@ def cross_field_rules() -> Iterator[CelRule]:
         field_path=".rollout.scoring",
     )
     yield from _name_rules()
-    yield from _early_stopping_rules()
-    yield from _validation_sampling_rules()
-    yield from _keep_best_rules()
+    yield from validation_rules()
 
 
 def _in_flight_rules() -> Iterator[CelRule]:
@@ -190,10 +188,8 @@ def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) ->
             yield from _dataset_rules(name, of_kind, kind.value.lower(), scores=False)
     elif model.samples and not model.online:
         yield _learns_from(name, algorithm_is_set, str(getattr(model, "data", "")))
-        yield CelRule(
-            implies(f"{algorithm_is_set} && has(self.validation)", "has(self.validation.data.prompts)"),
-            f"{name} validates on prompts",
-            field_path=".validation.data",
+        yield from held_out_rules(
+            algorithm_is_set, "has({rows}.data.prompts)", f"{name} validates on prompts", "data"
         )
     elif model is RewardModelSpec:
         regression = f"has(self.algorithm.{name}.objective.regression)"
@@ -209,11 +205,8 @@ def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) ->
             _dataset_kind(RewardObjective, "bradley_terry"),
             scores=True,
         )
-        path = "self.validation.sampling"
-        yield CelRule(
-            implies(f"{algorithm_is_set} && has(self.validation)", f"!has({path})"),
-            "a reward model gives scores, not responses: remove it",
-            field_path=".validation.sampling",
+        yield from held_out_rules(
+            algorithm_is_set, "!has({rows}.sampling)", NO_RESPONSES_OF_REWARD_MODEL, "sampling"
         )
     else:
         yield from _dataset_rules(name, algorithm_is_set, str(getattr(model, "data", "")), scores=False)
@@ -235,18 +228,16 @@ def _learns_from(name: str, algorithm_is_set: str, kind: str) -> CelRule:
 def _dataset_rules(name: str, algorithm_is_set: str, kind: str, *, scores: bool) -> Iterator[CelRule]:
     yield _learns_from(name, algorithm_is_set, kind)
     allowed = [kind] if scores or kind == "prompts" else [kind, "prompts"]
-    condition = " || ".join(f"has(self.validation.data.{rows})" for rows in allowed)
-    yield CelRule(
-        implies(f"{algorithm_is_set} && has(self.validation)", f"({condition})"),
-        f"{name} validates on {' or '.join(allowed)}",
-        field_path=".validation.data",
+    condition = " || ".join(f"has({{rows}}.data.{rows})" for rows in allowed)
+    yield from held_out_rules(
+        algorithm_is_set, condition, f"{name} validates on {' or '.join(allowed)}", "data"
     )
     if len(allowed) > 1:
-        condition = "!has(self.validation.data.prompts) || has(self.validation.sampling)"
-        yield CelRule(
-            implies(f"{algorithm_is_set} && has(self.validation)", f"({condition})"),
+        yield from held_out_rules(
+            algorithm_is_set,
+            "!has({rows}.data.prompts) || has({rows}.sampling)",
             f"prompts alone have no loss: set it, or validate on {kind}",
-            field_path=".validation.sampling",
+            "sampling",
         )
 
 
@@ -582,7 +573,10 @@ def _rollout_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec])
             field_path=".rollout.sampling.temperature",
         )
         return
-    sampled = "(has(self.validation) && has(self.validation.sampling))"
+    sampled = (
+        "(has(self.validation) && "
+        "(has(self.validation.sampling) || self.validation.sets.exists(s, has(s.sampling))))"
+    )
     plain = " && ".join(
         _equality_conditions("self.rollout", Rollout().model_dump(mode="json", by_alias=True))
     )
@@ -618,33 +612,4 @@ def _name_rules() -> Iterator[CelRule]:
         "self.validation.sampling.scores.all(s, !self.rewards.exists(r, r.name == s.name))",
         "a reward or another validation score has the name of one: rename one",
         field_path=".validation.sampling.scores",
-    )
-
-
-def _early_stopping_rules() -> Iterator[CelRule]:
-    yield CelRule(
-        "!has(self.validation) || !has(self.validation.earlyStopping) || has(self.validation.everySteps)",
-        "early stopping needs a measurement every so many steps: set it",
-        field_path=".validation.everySteps",
-    )
-
-
-def _validation_sampling_rules() -> Iterator[CelRule]:
-    server = "self.rollout.engine.openai"
-    sampling = "self.validation.sampling"
-    for field, neutral in (("topK", "0"), ("topP", "1.0")):
-        yield CelRule(
-            f"!has({server}) || {server}.server != {cel_string(InferenceServer.SGLANG)} || "
-            f"!has(self.validation) || !has({sampling}) || !has({sampling}.{field}) || "
-            f"{sampling}.{field} == {neutral}",
-            SGLANG_VALIDATES_UNTRUNCATED,
-            field_path=f".validation.sampling.{field}",
-        )
-
-
-def _keep_best_rules() -> Iterator[CelRule]:
-    yield CelRule(
-        "!has(self.checkpoint.keepBest) || (has(self.validation) && has(self.validation.everySteps))",
-        "checkpoint.keepBest needs a measurement every so many steps: set it",
-        field_path=".validation.everySteps",
     )

@@ -33,12 +33,7 @@ from kubealign.spec.algorithms.on_policy_distillation import (
 )
 from kubealign.spec.algorithms.teacher_distribution import BETA_REMEDY
 from kubealign.spec.base import SpecUnion, field_alias
-from kubealign.spec.cross_field_validation import (
-    READS_ALL_ROWS,
-    RESERVED_NAMES,
-    VALIDATES_ALL_PROMPTS,
-    VALIDATES_ALL_ROWS,
-)
+from kubealign.spec.cross_field_validation import RESERVED_NAMES
 from kubealign.spec.field_lookup import item_type, nested_model
 from kubealign.spec.job import Critic, Reference, Teacher
 from kubealign.spec.pods.egress import (
@@ -67,6 +62,7 @@ from kubealign.spec.pods.volumes import (
 from kubealign.spec.sections.code_verifier import NO_EFFECT_ON_INPUT_OUTPUT, CodeVerifier
 from kubealign.spec.sections.curriculum import NO_POOL, OVERLAPPING_POOLS, PromptCurriculum
 from kubealign.spec.sections.data import (
+    READS_ALL_ROWS,
     STREAMS_ALL_PROMPTS,
     STREAMS_FILES,
     STREAMS_ONE_SOURCE,
@@ -117,6 +113,8 @@ from kubealign.spec.sections.training import (
 )
 from kubealign.spec.sections.validation import (
     NOTHING_STOPS,
+    NOTHING_VALIDATED,
+    ROWS_ARE_IN_SETS,
     SCORE_SOURCES,
     TOO_FEW_SAMPLES,
     VERIFIER_CONNECTS_NOWHERE,
@@ -125,8 +123,18 @@ from kubealign.spec.sections.validation import (
     Validation,
     ValidationSampling,
     ValidationScore,
+    ValidationSet,
 )
 from kubealign.spec.sections.verifiers import LinearLength
+from kubealign.spec.validation_checks import (
+    LONG_SCORE_NAME,
+    MAX_SCORE_PROCESS_NAME,
+    REWARD_METRICS,
+    SET_NAMED_AS_SCORE,
+    SET_NAMED_REWARD,
+    VALIDATES_ALL_PROMPTS,
+    VALIDATES_ALL_ROWS,
+)
 from kubealign_operator.crd.cel import CelRule, cel_string
 from kubealign_operator.crd.inference_server_rules import inference_server_rules
 
@@ -233,9 +241,26 @@ def _contains_placeholder(field: str, name: str) -> CelRule:
 
 def _no_data_with(field: str) -> str:
     """Return the condition that no kind of data has this field."""
-    return " && ".join(
+    return "!has(self.data) || " + " && ".join(
         f"(!has(self.data.{kind}) || !has(self.data.{kind}.{field}))" for kind in Data.model_fields
     )
+
+
+def _held_out_data_rules() -> list[CelRule]:
+    """Return the rules of fields of held-out data that have a meaning for training data only."""
+    return [
+        CelRule(
+            _no_data_with("mixture"),
+            f"validation reads {READS_ALL_ROWS}, and name groupBy",
+            field_path=".data",
+        ),
+        CelRule(
+            "!has(self.data) || !has(self.data.prompts) || !has(self.data.prompts.curriculum)",
+            VALIDATES_ALL_PROMPTS,
+            field_path=".data",
+        ),
+        CelRule(_no_data_with("streaming"), VALIDATES_ALL_ROWS, field_path=".data"),
+    ]
 
 
 _KL_RULES = [
@@ -703,17 +728,25 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         ),
     ],
     Validation: [
+        CelRule("has(self.data) || self.sets.size() > 0", NOTHING_VALIDATED, field_path=".data"),
+        CelRule("has(self.data) || !has(self.sampling)", ROWS_ARE_IN_SETS, field_path=".sampling"),
+        CelRule("has(self.data) || !has(self.groupBy)", ROWS_ARE_IN_SETS, field_path=".groupBy"),
+        *_held_out_data_rules(),
         CelRule(
-            _no_data_with("mixture"),
-            f"validation reads {READS_ALL_ROWS}, and name groupBy",
-            field_path=".data",
+            "!has(self.sampling) || self.sets.all(s, !self.sampling.scores.exists(c, c.name == s.name))",
+            SET_NAMED_AS_SCORE,
+            field_path=".sets",
         ),
+    ],
+    ValidationSet: [
+        CelRule(f"self.name != {cel_string(REWARD_METRICS)}", SET_NAMED_REWARD, field_path=".name"),
+        *_held_out_data_rules(),
         CelRule(
-            "!has(self.data.prompts) || !has(self.data.prompts.curriculum)",
-            VALIDATES_ALL_PROMPTS,
-            field_path=".data",
+            "!has(self.sampling) || self.sampling.scores.all(c, "
+            f"self.name.size() + 1 + c.name.size() <= {MAX_SCORE_PROCESS_NAME})",
+            LONG_SCORE_NAME,
+            field_path=".sampling.scores",
         ),
-        CelRule(_no_data_with("streaming"), VALIDATES_ALL_ROWS, field_path=".data"),
     ],
     EarlyStopping: [
         CelRule(

@@ -15,6 +15,7 @@ from kubealign.spec.algorithms import Algorithm, OnPolicySpec
 from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.model_types import router_type_error
+from kubealign.spec.paths import format_path
 from kubealign.spec.sections.engines import LOOPBACK_URL_PATTERN, Engine
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.precision import Precision
@@ -140,7 +141,8 @@ def _egress(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
     entries: dict[str, Reward | ValidationScore] = {
         f"spec.rewards[{i}]": e for i, e in enumerate(spec.rewards)
     }
-    entries |= {f"spec.validation.sampling.scores[{i}]": e for i, e in enumerate(spec.validation_scores)}
+    scores = [score for rows in spec.held_out_rows for score in rows.score_fields()]
+    entries |= {format_path(("spec", *path)): score for path, score in scores}
     egress = {f"{path}.egress": entry.egress for path, entry in entries.items()}
     egress["spec.rollout.egress"] = spec.rollout.egress
     # Field of egress -> field of a URL, and the URL.

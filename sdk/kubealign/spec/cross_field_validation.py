@@ -7,20 +7,20 @@ are valid can run while other fields are invalid.
 
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, IterativeSpec, Requirement, ResultKind
 from kubealign.spec.algorithms.on_policy_distillation import HintMessage
 from kubealign.spec.attention_heads import heads_problem
 from kubealign.spec.base import field_alias
+from kubealign.spec.held_out_rows import list_held_out_rows
 from kubealign.spec.model_types import architecture_problem, router_type_error
 from kubealign.spec.paths import DocumentPath
-from kubealign.spec.sections.data import Data, ImitatedTurns
+from kubealign.spec.sections.data import READS_ALL_ROWS, Data, ImitatedTurns
 from kubealign.spec.sections.engines import (
     MAX_NATIVE_ADAPTER_RANK,
     AdapterMode,
     Engine,
-    InferenceServer,
 )
 from kubealign.spec.sections.lifecycle import Checkpoint
 from kubealign.spec.sections.models import Policy
@@ -37,23 +37,17 @@ from kubealign.spec.sections.rollout import (
 )
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation
+from kubealign.spec.validation_checks import VALIDATION_CHECKS, FieldProblem
 
 if TYPE_CHECKING:
     from kubealign.spec.job import Critic, NamedTeacher, Reference, Teacher
 
-#: (path below the spec, invalid value, message).
-FieldProblem: TypeAlias = tuple[DocumentPath, Any, str]
-
 #: Names of process groups and metrics that must not be used for a reward or score.
 RESERVED_NAMES = {"reference": "the reference model", "teacher": "the teacher", "loss": "the validation loss"}
-
-#: Reason to refuse a mixture where every row is read once.
-READS_ALL_ROWS = "every row once, so weights have no effect: set source with paths of all files"
 
 #: Reasons to refuse a curriculum.
 NO_SAMPLES_OF_STEPS = "does not sample the prompts of each step: remove it"
 NO_MEAN_REWARD = "there are no rewards to assign prompts by: name at least one, or remove it"
-VALIDATES_ALL_PROMPTS = "validation samples every prompt: remove it"
 
 #: Reasons to refuse an overlap, or a field beside it.
 NO_STEPS_TO_OVERLAP = "has no steps of generation, scoring and training: remove it"
@@ -69,7 +63,6 @@ STREAMS_NO_TOKENIZER_TEXTS = (
     "a tokenizer is trained on all rows before the first step: set path in its place, or remove streaming"
 )
 STREAMS_NO_HINTS = "the teacher's processes read the hints of prepared rows: remove it, or remove streaming"
-VALIDATES_ALL_ROWS = "validation measures every row: remove it"
 
 #: Errors of a hint in prompts that cannot carry it.
 HINT_NEEDS_TEXT = "a hint is put into the text of a prompt: set format.text or format.chat, or remove hint"
@@ -80,10 +73,6 @@ TEACHER_IS_NO_REFERENCE = "with distribution the teacher is teacher.model"
 TEACHERS_ARE_NO_REFERENCE = "teachers names the teachers: remove it"
 
 #: Errors of rewards of some sources of prompts.
-SGLANG_VALIDATES_UNTRUNCATED = (
-    "SGLang reports log-probabilities before topK and topP are applied: remove it, or set "
-    "rollout.engine.openai.server to Vllm"
-)
 REWARD_SOURCES_NEED_MIXTURE = "there are no sources to choose from: set data.prompts.mixture, or remove it"
 RUNS_NO_WORKFLOW = "runs no workflow, which would give the reward: choose another source"
 NO_WORKFLOW_GIVES_REWARDS = "no workflow gives a reward: set rollout.workflow.function"
@@ -252,9 +241,8 @@ def _check_names(rewards: list[Reward], validation: Validation | None) -> Iterat
     entries: list[tuple[DocumentPath, str]] = [
         (("rewards", i, "name"), reward.name) for i, reward in enumerate(rewards)
     ]
-    if validation is not None and validation.sampling is not None:
-        scores = enumerate(validation.sampling.scores)
-        entries += [(("validation", "sampling", "scores", i, "name"), score.name) for i, score in scores]
+    for rows in list_held_out_rows(validation):
+        entries += [((*path, "name"), score.name) for path, score in rows.score_fields()]
     taken: set[str] = set()
     for path, name in entries:
         if name in taken:
@@ -390,13 +378,6 @@ def _check_mixture(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
         yield path, data.value.mixture, f"{_algorithm_name(algorithm)} reads {READS_ALL_ROWS}"
 
 
-def _check_validation_mixture(validation: Validation | None) -> Iterator[FieldProblem]:
-    if validation is not None and validation.data.value.mixture is not None:
-        rows = validation.data
-        path = ("validation", "data", rows.member, "mixture")
-        yield path, rows.value.mixture, f"validation reads {READS_ALL_ROWS}, and name groupBy"
-
-
 def _check_streaming(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
     streaming = data.value.streaming
     if streaming is None:
@@ -421,12 +402,6 @@ def _check_streamed_tokenizer(data: Data, policy: Policy) -> Iterator[FieldProbl
         yield path, config.tokenizer.train, STREAMS_NO_TOKENIZER_TEXTS
 
 
-def _check_validation_streaming(validation: Validation | None) -> Iterator[FieldProblem]:
-    if validation is not None and validation.data.value.streaming is not None:
-        rows = validation.data
-        yield ("validation", "data", rows.member, "streaming"), rows.value.streaming, VALIDATES_ALL_ROWS
-
-
 def _check_curriculum(algorithm: Algorithm, data: Data, rewards: list[Reward]) -> Iterator[FieldProblem]:
     entry = None if data.prompts is None else data.prompts.curriculum
     if entry is None:
@@ -438,13 +413,6 @@ def _check_curriculum(algorithm: Algorithm, data: Data, rewards: list[Reward]) -
         yield path, entry, NO_MEAN_REWARD
     else:
         yield from _check_by((*path, "by"), entry.by, rewards)
-
-
-def _check_validation_curriculum(validation: Validation | None) -> Iterator[FieldProblem]:
-    prompts = None if validation is None else validation.data.prompts
-    if prompts is not None and prompts.curriculum is not None:
-        path = ("validation", "data", "prompts", "curriculum")
-        yield path, prompts.curriculum, VALIDATES_ALL_PROMPTS
 
 
 def _check_token_ids(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
@@ -666,64 +634,6 @@ def _check_overlong(algorithm: Algorithm, rollout: Rollout) -> Iterator[FieldPro
         yield path, penalty.buffer_tokens, f"must be at most rollout.sampling.maxTokens ({most})"
 
 
-def _check_validation(algorithm: Algorithm, validation: Validation | None) -> Iterator[FieldProblem]:
-    if validation is None:
-        return
-    name, kind, rows = _algorithm_name(algorithm), algorithm.value.data, validation.data
-    if not algorithm.value.trains:
-        yield ("validation",), validation, f"{name} produces no weights to validate: remove it"
-        return
-    if algorithm.value.makes is ResultKind.REWARD_MODEL:
-        if validation.sampling is not None:
-            path: DocumentPath = ("validation", "sampling")
-            yield path, validation.sampling, "a reward model gives scores, not responses: remove it"
-        if rows.member != kind:
-            yield (
-                ("validation", "data", rows.member),
-                rows.value,
-                f"{name} validates on {kind}: set data.{kind}",
-            )
-    elif algorithm.value.samples and rows.member != "prompts":
-        yield ("validation", "data", rows.member), rows.value, f"{name} validates on prompts"
-    elif rows.member not in (kind, "prompts"):
-        yield ("validation", "data", rows.member), rows.value, f"{name} validates on {kind} or prompts"
-    elif rows.member == "prompts" and not algorithm.value.samples and validation.sampling is None:
-        remedy = f"prompts alone have no loss: set it, or validate on {kind}"
-        yield ("validation", "sampling"), None, remedy
-
-
-def _check_early_stopping(validation: Validation | None) -> Iterator[FieldProblem]:
-    stop = None if validation is None else validation.early_stopping
-    if validation is None or stop is None:
-        return
-    if not stop.metric.startswith("val/"):
-        guess = "val/" + stop.metric.split("/")[-1]
-        remedy = f"must name a validation metric, such as {guess}: they begin with val/"
-        yield ("validation", "earlyStopping", "metric"), stop.metric, remedy
-    if validation.every_steps is None:
-        yield (
-            ("validation", "everySteps"),
-            None,
-            "early stopping needs a measurement every so many steps: set it",
-        )
-
-
-def _check_validation_sampling(rollout: Rollout, validation: Validation | None) -> Iterator[FieldProblem]:
-    server = rollout.engine.openai
-    sampling = None if validation is None else validation.sampling
-    if sampling is None or server is None or server.server is not InferenceServer.SGLANG:
-        return
-    for field, value, neutral in (("topK", sampling.top_k, 0), ("topP", sampling.top_p, 1.0)):
-        if value not in (None, neutral):
-            yield ("validation", "sampling", field), value, SGLANG_VALIDATES_UNTRUNCATED
-
-
-def _check_keep_best(checkpoint: Checkpoint, validation: Validation | None) -> Iterator[FieldProblem]:
-    if checkpoint.keep_best is not None and (validation is None or validation.every_steps is None):
-        remedy = "checkpoint.keepBest needs a measurement every so many steps: set it"
-        yield ("validation", "everySteps"), None, remedy
-
-
 def _check_attention_heads(
     policy: Policy, trainer: Trainer, critic: "Critic | None"
 ) -> Iterator[FieldProblem]:
@@ -771,12 +681,9 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_teachers,
     _check_turns,
     _check_mixture,
-    _check_validation_mixture,
     _check_streaming,
     _check_streamed_tokenizer,
-    _check_validation_streaming,
     _check_curriculum,
-    _check_validation_curriculum,
     _check_token_ids,
     _check_ratings,
     _check_trainer,
@@ -792,13 +699,10 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_scoring,
     _check_overlap,
     _check_overlong,
-    _check_validation,
-    _check_validation_sampling,
-    _check_early_stopping,
-    _check_keep_best,
     _check_attention_heads,
     _check_policy_type,
     _check_critic_type,
     _check_reference_type,
     _check_teacher_types,
+    *VALIDATION_CHECKS,
 )

@@ -105,8 +105,7 @@ def named_models(job: AlignmentJob) -> Iterator[tuple[DocumentPath, Model]]:
 def named_sources(job: AlignmentJob) -> Iterator[tuple[DocumentPath, DataSource]]:
     """Yield (path, source) of every source of rows that the document names."""
     sets: list[tuple[DocumentPath, Data]] = [(("spec", "data"), job.spec.data)]
-    if job.spec.validation is not None:
-        sets.append((("spec", "validation", "data"), job.spec.validation.data))
+    sets += [(("spec", *rows.data_path), rows.data) for rows in job.spec.held_out_rows]
     for path, data in sets:
         rows = data.value
         if rows.source is not None:

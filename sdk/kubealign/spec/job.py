@@ -24,6 +24,7 @@ from kubealign.spec.base import (
     unique_by,
 )
 from kubealign.spec.cross_field_validation import cross_field_problems
+from kubealign.spec.held_out_rows import HeldOutRows, list_held_out_rows
 from kubealign.spec.learning_rates import LearningRate, resolve_learning_rate, with_learning_rate
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.control_pods import ControlPods
@@ -240,7 +241,7 @@ class AlignmentJobSpec(SpecModel):
     @property
     def samples(self) -> bool:
         """True if the job has rollout workers."""
-        sampled = self.validation is not None and self.validation.sampling is not None
+        sampled = any(rows.sampling is not None for rows in self.held_out_rows)
         return bool(self.algorithm.value.samples) or sampled
 
     @property
@@ -360,10 +361,25 @@ class AlignmentJobSpec(SpecModel):
         return reference if reference.model else reference.model_copy(update={"model": self.policy.model})
 
     @property
+    def held_out_rows(self) -> tuple[HeldOutRows, ...]:
+        """Rows of the validation: its own, then those of its sets."""
+        return list_held_out_rows(self.validation)
+
+    @property
     def validation_scores(self) -> tuple[ValidationScore, ...]:
-        """Scores of sampled validation responses, in addition to the rewards."""
-        sampling = None if self.validation is None else self.validation.sampling
-        return () if sampling is None else tuple(sampling.scores)
+        """Scores of sampled validation responses, in addition to the rewards, under the names of their
+        processes: NAME, or SET-NAME.
+        """
+        return tuple(score for rows in self.held_out_rows for score in rows.scores)
+
+    @property
+    def max_sampled_tokens(self) -> int:
+        """Most tokens of a sampled response, of training or validation; 0: the job samples none."""
+        rollout = self.effective_rollout
+        if rollout is None:
+            return 0
+        own = [rows.sampling.max_tokens or 0 for rows in self.held_out_rows if rows.sampling is not None]
+        return max(rollout.sampling.max_tokens, *own, 0)
 
     def scorer(self, name: str) -> Reward | ValidationScore:
         """Return the reward or validation score with this name.

@@ -25,6 +25,7 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.rewards[].egress",
     "spec.rollout.egress",
     "spec.validation.sampling.scores[].egress",
+    "spec.validation.sets[].sampling.scores[].egress",
 )
 
 #: Fields that may only increase between two runs on one machine, where null is the greatest value: no limit.

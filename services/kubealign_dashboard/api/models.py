@@ -165,7 +165,7 @@ class SampleItem(ApiModel):
     )
     truncated: bool = Field(description="True: cut off at the maximum length.")
     group_id: str = Field(description="Equal for all responses to one prompt.", examples=["g-12-4"])
-    purpose: str = Field(description="train, validation, stage or judge.", examples=["train"])
+    purpose: str = Field(description="train, validation, validation/SET, stage or judge.", examples=["train"])
     tokens: list[str] = Field(
         default_factory=list,
         description="Tokens of the response, each as the text that it adds.",

@@ -8,16 +8,18 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kubealign.spec.held_out_rows import HeldOutRows
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.mixture import check_shares
 from kubealign_services.data.models.resolution import ResolvedModels, resolve_models
+from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.models.text_rewards import text_bounds
 from kubealign_services.data.prepared import (
     FOLDER,
@@ -25,13 +27,15 @@ from kubealign_services.data.prepared import (
     MODELS,
     REPORT,
     TRAIN,
-    VALIDATION,
+    DatasetReport,
     PreparationReport,
     PreparedJob,
     load_prepared,
 )
+from kubealign_services.data.prepared_files import validation_file
 from kubealign_services.data.sources.downloads import download_inputs, remove_downloaded_rows
 from kubealign_services.data.sources.job_datasets import JobDatasets, open_datasets
+from kubealign_services.data.sources.row_dataset import RowDataset
 from kubealign_services.data.streaming.streamed_files import StreamedFiles
 from kubealign_services.data.tokenization.length_filter import token_budget, training_budget
 from kubealign_services.data.tokenization.row_writer import HintedPrompts, write_rows
@@ -78,9 +82,7 @@ def preparation_inputs(job: AlignmentJob) -> dict[str, Any]:
         "algorithm": spec.algorithm.member,
         "policy": dumped["policy"],
         "data": dumped["data"],
-        "validation": None
-        if spec.validation is None
-        else {key: dumped["validation"][key] for key in ("data", "groupBy")},
+        "validation": _validation_inputs(spec.held_out_rows),
         "rollout": None if rollout is None else {"sampling": {"maxTokens": rollout.sampling.max_tokens}},
         "reference": None
         if spec.effective_reference is None
@@ -93,6 +95,29 @@ def preparation_inputs(job: AlignmentJob) -> dict[str, Any]:
         else spec.effective_critic.model_dump(mode="json", by_alias=True)["model"],
         "hint": None if spec.hint is None else spec.hint.model_dump(mode="json", by_alias=True),
         "rewards": {reward["name"]: reward["model"] or reward["ensemble"] for reward in dumped["rewards"]},
+    }
+
+
+def _validation_inputs(held_out: Sequence[HeldOutRows]) -> dict[str, Any] | None:
+    """Return the part of a validation that the preparation depends on; None: there is no validation."""
+    if not held_out:
+        return None
+    own = [_held_out_inputs(rows) for rows in held_out if rows.name is None]
+    sets = [_held_out_inputs(rows) | {"name": rows.name} for rows in held_out if rows.name is not None]
+    return {**(own[0] if own else {}), "sets": sets or None}
+
+
+def _held_out_inputs(rows: HeldOutRows) -> dict[str, Any]:
+    """Return the part of a section with held-out rows that the preparation depends on.
+
+    Null rather than empty: preparations of earlier versions lack all but data and groupBy.
+    """
+    max_tokens = None if rows.sampling is None else rows.sampling.max_tokens
+    return {
+        "data": rows.data.model_dump(mode="json", by_alias=True),
+        "groupBy": rows.group_by,
+        "rewards": list(rows.rewards or ()) or None,
+        "sampling": None if max_tokens is None else {"maxTokens": max_tokens},
     }
 
 
@@ -142,23 +167,44 @@ def _write_datasets(
     )
     if spec.data.value.mixture is not None:
         check_shares(spec.data.value.mixture, train.sources, f"spec.data.{spec.data.member}")
-    validation = None
-    if spec.validation is not None and data.validation is not None:
-        validation = write_rows(
-            data.validation,
-            spec.validation.data,
-            tokenizer,
-            token_budget(models.context, spec.validation.data.value.max_tokens, sampled),
-            folder / VALIDATION,
-            "spec.validation.data",
-            text_bounds(job, spec.validation.data, models.text_rewards, tokenizer),
-            spec.validation.group_by,
-        )
+    held_out = {
+        rows.name: _write_held_out(job, rows, data.held_out[rows.name], models, folder)
+        for rows in spec.held_out_rows
+    }
     return PreparationReport(
         context=models.context,
         train=train,
-        validation=validation,
+        validation=held_out.get(None),
         text_rewards=list(models.text_rewards),
+        validation_sets={name: report for name, report in held_out.items() if name is not None},
+    )
+
+
+def _write_held_out(
+    job: AlignmentJob,
+    rows: HeldOutRows,
+    datasets: Sequence[RowDataset],
+    models: ResolvedModels,
+    folder: Path,
+) -> DatasetReport:
+    """Write a set of held-out rows."""
+    rollout = job.spec.effective_rollout
+    sampled = None if rollout is None else rollout.sampling.max_tokens
+    field = "spec.rollout.sampling.maxTokens"
+    if rows.sampling is not None and rows.sampling.max_tokens is not None:
+        sampled, field = rows.sampling.max_tokens, rows.field("sampling", "maxTokens")
+    rewards = [reward for reward in job.spec.rewards if rows.is_scored_by(reward)]
+    roles = {role for reward in rewards for role in reward_roles(reward)}
+    text_rewards = {role: reward for role, reward in models.text_rewards.items() if role in roles}
+    return write_rows(
+        datasets,
+        rows.data,
+        models.tokenizer,
+        token_budget(models.context, rows.data.value.max_tokens, sampled, field),
+        folder / validation_file(rows.name),
+        rows.field("data"),
+        text_bounds(job, rows.data, text_rewards, models.tokenizer),
+        rows.group_by,
     )
 
 

@@ -1,8 +1,8 @@
 """Result of a job's preparation in the run directory: models by role, tokenised rows, and a report.
 
 prepared/models.json: role -> folder (relative to prepared/ where it was built there).
-prepared/train.parquet, validation.parquet: the rows. prepared/report.json: counts. prepared/inputs.json:
-the part of the spec that the preparation depends on.
+prepared/train.parquet, validation.parquet, validation-SET.parquet: the rows. prepared/report.json: counts.
+prepared/inputs.json: the part of the spec that the preparation depends on.
 """
 
 import json
@@ -19,7 +19,15 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.prepared_files import FOLDER, INPUTS, MODELS, REPORT, TRAIN, VALIDATION
+from kubealign_services.data.prepared_files import (
+    FOLDER,
+    INPUTS,
+    MODELS,
+    REPORT,
+    TRAIN,
+    VALIDATION,
+    validation_file,
+)
 from kubealign_services.data.tokenization.tokenizers import load_tokenizer
 
 __all__ = ["FOLDER", "INPUTS", "MODELS", "REPORT", "TRAIN", "VALIDATION"]
@@ -64,6 +72,7 @@ class DatasetReport(BaseModel):
 class PreparationReport(BaseModel):
     """Report of a preparation. context: maximum sequence length of all the job's models that read the
     policy's tokens; None: unbounded. text_rewards: roles of the reward models that score text instead.
+    validation_sets: reports of the validation sets by name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,6 +81,13 @@ class PreparationReport(BaseModel):
     train: DatasetReport
     validation: DatasetReport | None
     text_rewards: list[str] = []
+    validation_sets: dict[str, DatasetReport] = {}
+
+    @property
+    def parts(self) -> list[DatasetReport]:
+        """Reports of all data sets."""
+        own = [] if self.validation is None else [self.validation]
+        return [self.train, *own, *self.validation_sets.values()]
 
 
 @dataclass(frozen=True)
@@ -158,6 +174,12 @@ class PreparedJob:
     report: PreparationReport
     train: PreparedRows
     validation: PreparedRows | None
+    #: Rows of the validation sets by name.
+    validation_sets: dict[str, PreparedRows] = field(default_factory=dict)
+
+    def held_out(self, set_name: str | None) -> PreparedRows | None:
+        """Return the rows of a validation set (None: those of validation.data); None: there are none."""
+        return self.validation if set_name is None else self.validation_sets.get(set_name)
 
     def total_steps(self, spec: AlignmentJobSpec) -> int:
         """Return the number of steps of the job, over which its schedules extend."""
@@ -212,4 +234,8 @@ def load_prepared(run_dir: Path) -> PreparedJob:
         validation=None
         if report.validation is None
         else PreparedRows(folder / VALIDATION, report.validation.kind),
+        validation_sets={
+            name: PreparedRows(folder / validation_file(name), part.kind)
+            for name, part in report.validation_sets.items()
+        },
     )

@@ -10,13 +10,19 @@ MODELS, REPORT, INPUTS = "models.json", "report.json", "inputs.json"
 TRAIN, VALIDATION = "train.parquet", "validation.parquet"
 
 
+def validation_file(set_name: str | None) -> str:
+    """Return the name of the file with the rows of a validation set; None: those of validation.data."""
+    return VALIDATION if set_name is None else f"validation-{set_name}.parquet"
+
+
 def read_longest_context(run_dir: Path) -> int:
     """Return the bytes of the longest prompt and columns of a row; 0 where there is no prepared data."""
     try:
         report = json.loads((run_dir / FOLDER / REPORT).read_text())
     except (OSError, ValueError):
         return 0
-    parts = [part for part in (report.get("train"), report.get("validation")) if part is not None]
+    held_out = (report.get("validation"), *report.get("validation_sets", {}).values())
+    parts = [part for part in (report.get("train"), *held_out) if part is not None]
     return max((int(part["longest_context_bytes"]) for part in parts), default=0)
 
 

@@ -118,8 +118,8 @@ class ReadModelWriter:
         """Add one response of a step.
 
         Fields: prompt, response, reward, rewards and explanations (by source), weight_version, truncated,
-        group_id, purpose (train or validation), tokens (each as the text that it adds) and token_values
-        (name -> a number for each token).
+        group_id, purpose (train, validation or validation/SET), tokens (each as the text that it adds) and
+        token_values (name -> a number for each token).
         """
         text = to_json(dict(sample))
         if len(text.encode(errors="replace")) > MAX_ENTRY_BYTES:

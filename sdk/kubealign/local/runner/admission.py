@@ -174,8 +174,9 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
         (f"spec.rewards[{i}].function", reward.function) for i, reward in enumerate(job.spec.rewards)
     ]
     functions += [
-        (f"spec.validation.sampling.scores[{i}].function", score.function)
-        for i, score in enumerate(job.spec.validation_scores)
+        (format_path(("spec", *path, "function")), score.function)
+        for rows in job.spec.held_out_rows
+        for path, score in rows.score_fields()
     ]
     functions += [
         (format_path(("spec", "rollout", *path)), function) for path, function in job.spec.rollout.functions

@@ -485,6 +485,9 @@ class UnpairedFormat(SpecUnion):
     tokens: UnpairedTokens | None = Field(None, description=_TOKENS)
 
 
+#: Reason to refuse a mixture where every row is read once.
+READS_ALL_ROWS = "every row once, so weights have no effect: set source with paths of all files"
+
 #: Reasons to refuse a field of a streamed data set.
 STREAMS_ONE_SOURCE = (
     "the shares of a mixture need the number of rows of each source, which streaming does not know: set "

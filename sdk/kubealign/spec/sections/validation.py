@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from kubealign.spec.base import (
     CHOICES_PATTERN,
+    DNS_LABEL_PATTERN,
     LIST_SET_SCHEMA,
     MAX_INT32,
     EntryName,
@@ -17,6 +18,7 @@ from kubealign.spec.base import (
     field_errors,
     list_map_schema,
     require_exactly_one,
+    unique_by,
 )
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.regular_expressions import check_one_group
@@ -45,7 +47,8 @@ class ValidationScore(ScoreCalls, SpecModel):
     """
 
     name: EntryName = Field(
-        description="Unique in the job, also among the rewards; reported in the metrics as val/NAME."
+        description="Unique in the job, also among the rewards; reported in the metrics as val/NAME. That of "
+        "a score of a set is unique in the set, and reported as val/SET/NAME."
     )
     function: RewardFunction | None = Field(None, description="A Python function.")
     verifier: Verifier | None = Field(
@@ -126,7 +129,7 @@ class ValidationSampling(SpecModel):
     """Sampling of responses to the validation prompts.
 
     Reported as val/reward/NAME for the job's rewards, val/NAME for the scores, and val/response_length. The
-    mean of a score over all responses is avg@samplesPerPrompt.
+    mean of a score over all responses is avg@samplesPerPrompt. The metrics of a set begin with val/SET/.
     """
 
     samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
@@ -143,6 +146,9 @@ class ValidationSampling(SpecModel):
         le=1,
         description="Sample among the most likely tokens whose cumulative probability reaches this value; "
         "null: as rollout.sampling.",
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="Most tokens of a response; null: as rollout.sampling."
     )
     pass_at: Annotated[list[PassCount], Field(max_length=16), distinct_items] = Field(
         default_factory=list,
@@ -229,7 +235,9 @@ class EarlyStopping(SpecModel):
     from a better value.
     """
 
-    metric: ShortText = Field(description="A metric under val/, such as val/loss or val/exact.")
+    metric: ShortText = Field(
+        description="A metric under val/, such as val/loss, val/exact or val/SET/exact."
+    )
     target: EarlyStoppingTarget | None = Field(None, description="Target value of the metric.")
     patience: EarlyStoppingPatience | None = Field(
         None, description="Validations that the job waits for a better value."
@@ -243,10 +251,52 @@ class EarlyStopping(SpecModel):
         return self
 
 
+#: Names of validation sets; with the name of a score and a hyphen they are the name of a process.
+SetName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, max_length=24)]
+
+_HELD_OUT_ROWS = "Held-out rows; the same member as the algorithm's data, or prompts."
+_GROUP_BY = "Column by whose values every metric is reported in addition."
+
+
+class ValidationSet(SpecModel):
+    """A named set of held-out rows, measured in addition to validation.data, with metrics of its own."""
+
+    name: SetName = Field(
+        description="Unique in the list; reported in the metrics as val/NAME/..., and neither reward nor the "
+        "name of a score of validation.sampling."
+    )
+    data: Data = Field(description=_HELD_OUT_ROWS)
+    sampling: ValidationSampling | None = Field(
+        None,
+        description="Sampling of responses to the rows' prompts, with scores whose names are unique in the "
+        "set. Always done by algorithms that sample.",
+    )
+    rewards: Annotated[list[EntryName], Field(max_length=32), distinct_items] = Field(
+        default_factory=list,
+        json_schema_extra=LIST_SET_SCHEMA,
+        description="Names of the job's rewards that score the responses too; empty: sampling.scores alone.",
+    )
+    every_steps: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="Steps between validations; null: as validation.everySteps."
+    )
+    at_start: bool | None = Field(
+        None, description="Validate the initial weights; null: as validation.atStart."
+    )
+    at_end: bool | None = Field(None, description="Validate the final weights; null: as validation.atEnd.")
+    group_by: ShortText | None = Field(None, description=_GROUP_BY)
+
+
+#: Message for a validation without rows.
+NOTHING_VALIDATED = "there are no rows to validate on: set data, sets or both"
+
+#: Message for a field that is about the rows of validation.data, where there are none.
+ROWS_ARE_IN_SETS = "belongs to validation.data, which is not set: set it in the entries of sets"
+
+
 class Validation(SpecModel):
     """Validation on held-out rows, before, during and after training."""
 
-    data: Data = Field(description="Held-out rows; the same member as the algorithm's data, or prompts.")
+    data: Data | None = Field(None, description=f"{_HELD_OUT_ROWS} null: only those of sets.")
     sampling: ValidationSampling | None = Field(
         None, description="Sampling of responses to the rows' prompts. Always done by algorithms that sample."
     )
@@ -255,7 +305,27 @@ class Validation(SpecModel):
     )
     at_start: bool = Field(True, description="Validate the initial weights.")
     at_end: bool = Field(True, description="Validate the final weights.")
-    group_by: ShortText | None = Field(
-        None, description="Column by whose values every metric is reported in addition."
-    )
+    group_by: ShortText | None = Field(None, description=_GROUP_BY)
     early_stopping: EarlyStopping | None = Field(None, description="Early stopping on a validation metric.")
+    sets: Annotated[list[ValidationSet], unique_by("name")] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra=list_map_schema("name"),
+        description="Further sets of held-out rows, such as benchmarks.",
+    )
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> "Validation":
+        """Check that there are rows, and that no field is about rows that are not set."""
+        if self.data is not None:
+            return self
+        if not self.sets:
+            raise field_errors("Validation", (("data",), None, NOTHING_VALIDATED))
+        problems = [
+            ((field,), value, ROWS_ARE_IN_SETS)
+            for field, value in (("sampling", self.sampling), ("groupBy", self.group_by))
+            if value is not None
+        ]
+        if problems:
+            raise field_errors("Validation", *problems)
+        return self

@@ -155,7 +155,7 @@ def _build_tokenizer(spec: ModelFromConfig, spec_path: str, data: JobDatasets) -
 
 
 def _uses_chat(job: AlignmentJob) -> bool:
-    sets = [job.spec.data, *([job.spec.validation.data] if job.spec.validation else [])]
+    sets = [job.spec.data, *(rows.data for rows in job.spec.held_out_rows)]
     return any(getattr(data.value.format, "chat", None) is not None for data in sets)
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from kubealign.spec.algorithms import Algorithm, Hint
 from kubealign.spec.base import field_alias
+from kubealign.spec.held_out_rows import HeldOutRows
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
+from kubealign.spec.paths import format_path
 from kubealign.spec.sections.data import SOURCE_COLUMN, Data
+from kubealign.spec.sections.rewards import Reward
 from kubealign.spec.sections.score_calls import ScoreCalls
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.field_mapping import (
@@ -28,15 +31,15 @@ from kubealign_services.data.tokenization.example_tokenizer import training_text
 
 @dataclass(frozen=True)
 class JobDatasets:
-    """Training rows, and validation rows where the job has them: one data set, or one for each entry of a
-    mixture.
+    """Training rows: one data set, or one for each entry of a mixture; and held-out rows.
 
     Args:
+        held_out: Name of a validation set, None for the rows of validation.data -> rows.
         hint: Hint in the teacher's prompts of the training rows; None: the job has none.
     """
 
     train: Sequence[RowDataset]
-    validation: Sequence[RowDataset] | None
+    held_out: Mapping[str | None, Sequence[RowDataset]]
     spec: Data
     hint: Hint | None = None
 
@@ -79,53 +82,68 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
         for rows in train:
             path = f"spec.algorithm.{field_alias(Algorithm, spec.algorithm.member)}.hint.template"
             check_template_columns(hint.template, rows.columns, path)
-    _check_reward_columns(spec, train)
-    if spec.validation is None:
-        return JobDatasets(train, None, spec.data, hint)
-    validation_rows = _open_dataset(spec.validation.data, "spec.validation.data", cache, results)
-    if spec.validation.group_by is not None:
-        for rows in validation_rows:
-            require_columns(rows, {"spec.validation.groupBy": spec.validation.group_by})
-        if spec.validation.group_by == prompt_column(spec.validation.data.value):
+    _check_reward_columns({f"spec.rewards[{i}]": reward for i, reward in enumerate(spec.rewards)}, train)
+    held_out = {rows.name: _open_held_out(spec, rows, cache, results) for rows in spec.held_out_rows}
+    return JobDatasets(train, held_out, spec.data, hint)
+
+
+def _open_held_out(
+    spec: AlignmentJobSpec, rows: HeldOutRows, cache: Path, results: Mapping[str, Path]
+) -> list[RowDataset]:
+    """Open a set of held-out rows."""
+    datasets = _open_dataset(rows.data, rows.field("data"), cache, results)
+    if rows.group_by is not None:
+        field = rows.field("groupBy")
+        for dataset in datasets:
+            require_columns(dataset, {field: rows.group_by})
+        if rows.group_by == prompt_column(rows.data.value):
+            raise DataError(f"{field}: {rows.group_by!r} is the prompt: name another column")
+        if rows.group_by in token_columns(rows.data.value):
             raise DataError(
-                f"spec.validation.groupBy: {spec.validation.group_by!r} is the prompt: name another column"
+                f"{field}: {rows.group_by!r} holds the token ids of the rows, or those that are trained on: "
+                "name another column"
             )
-        if spec.validation.group_by in token_columns(spec.validation.data.value):
+    rewards = {
+        f"spec.rewards[{index}]": reward
+        for index, reward in enumerate(spec.rewards)
+        if rows.is_scored_by(reward)
+    }
+    _check_source_column(rewards, rows, datasets)
+    _check_reward_columns(rewards, datasets)
+    for path, score in rows.score_fields():
+        for dataset in datasets:
+            _require_scored_columns(dataset, score, format_path(("spec", *path)))
+    return datasets
+
+
+def _check_source_column(
+    rewards: Mapping[str, Reward], rows: HeldOutRows, datasets: Sequence[RowDataset]
+) -> None:
+    """Raise DataError where a reward scores some sources and held-out rows do not tell theirs.
+
+    Args:
+        rewards: Path in the spec -> reward.
+    """
+    for path, reward in rewards.items():
+        if reward.sources is not None and any(SOURCE_COLUMN not in dataset.columns for dataset in datasets):
             raise DataError(
-                f"spec.validation.groupBy: {spec.validation.group_by!r} holds the token ids of the rows, or "
-                "those that are trained on: name another column"
-            )
-    _check_source_column(spec, validation_rows)
-    _check_reward_columns(spec, validation_rows)
-    _check_score_columns(spec, validation_rows)
-    return JobDatasets(train, validation_rows, spec.data, hint)
-
-
-def _check_source_column(spec: AlignmentJobSpec, validation_rows: Sequence[RowDataset]) -> None:
-    """Raise DataError where a reward scores some sources and the rows of validation do not tell theirs."""
-    for index, reward in enumerate(spec.rewards):
-        if reward.sources is not None and any(SOURCE_COLUMN not in rows.columns for rows in validation_rows):
-            raise DataError(
-                f"spec.rewards[{index}].sources: the reward scores the sources {', '.join(reward.sources)}, "
-                f"and the rows of spec.validation.data have no column {SOURCE_COLUMN!r} that names theirs: "
-                f"add the column, or set spec.validation.data.prompts.values: {{{SOURCE_COLUMN}: NAME}}"
+                f"{path}.sources: the reward scores the sources {', '.join(reward.sources)}, "
+                f"and the rows of {rows.field('data')} have no column {SOURCE_COLUMN!r} that names theirs: "
+                f"add the column, or set {rows.field('data')}.prompts.values: {{{SOURCE_COLUMN}: NAME}}"
             )
 
 
-def _check_reward_columns(spec: AlignmentJobSpec, datasets: Sequence[RowDataset]) -> None:
-    """Raise DataError where a reward needs a column that the rows that it scores do not have."""
-    for index, reward in enumerate(spec.rewards):
+def _check_reward_columns(rewards: Mapping[str, Reward], datasets: Sequence[RowDataset]) -> None:
+    """Raise DataError where a reward needs a column that the rows that it scores do not have.
+
+    Args:
+        rewards: Path in the spec -> reward.
+    """
+    for path, reward in rewards.items():
         for rows in datasets:
             # Rows of validation without a mixture may be of any source.
             if not rows.entry or reward.scores_source(rows.entry):
-                _require_scored_columns(rows, reward, f"spec.rewards[{index}]")
-
-
-def _check_score_columns(spec: AlignmentJobSpec, validation_rows: Sequence[RowDataset]) -> None:
-    """Raise DataError where a validation score needs a column that the rows do not have."""
-    for index, score in enumerate(spec.validation_scores):
-        for rows in validation_rows:
-            _require_scored_columns(rows, score, f"spec.validation.sampling.scores[{index}]")
+                _require_scored_columns(rows, reward, path)
 
 
 def _require_scored_columns(rows: RowDataset, entry: ScoreCalls, path: str) -> None:

@@ -16,13 +16,19 @@ class TokenBudget:
     sequence: int | None = None
 
 
-def token_budget(context: int | None, max_tokens: int | None, sampled_tokens: int | None) -> TokenBudget:
+def token_budget(
+    context: int | None,
+    max_tokens: int | None,
+    sampled_tokens: int | None,
+    field: str = "spec.rollout.sampling.maxTokens",
+) -> TokenBudget:
     """Compute the token budget that the models' context leaves.
 
     Args:
         context: Tokens.
         max_tokens: The spec's bound on a prompt.
         sampled_tokens: Maximum length of sampled responses; None: nothing is sampled.
+        field: Field that sets this length, for the error.
 
     Raises DataError where responses leave no room for a prompt.
     """
@@ -31,8 +37,7 @@ def token_budget(context: int | None, max_tokens: int | None, sampled_tokens: in
     rest = context - (sampled_tokens or 0)
     if rest < 1:
         raise DataError(
-            f"spec.rollout.sampling.maxTokens ({sampled_tokens}) leaves no room for a prompt: "
-            f"the context is {context} tokens"
+            f"{field} ({sampled_tokens}) leaves no room for a prompt: the context is {context} tokens"
         )
     return TokenBudget(prompt=rest if max_tokens is None else min(rest, max_tokens), sequence=context)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from kubealign.spec.held_out_rows import HeldOutRows
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rewards import Reward, RewardPlacement
 from kubealign.spec.sections.rollout import (
@@ -22,7 +23,7 @@ from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.mixture import build_row_order
-from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow
+from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow, PreparedRows
 from kubealign_services.data.prepared_files import read_routing_record_bytes
 from kubealign_services.data.prompt_sources import find_reward_sources
 from kubealign_services.data.streaming.row_stream import StreamState
@@ -76,6 +77,7 @@ from kubealign_services.roles.driver.validation.validation import (
     HeldOutLoss,
     Measurement,
     SampledResponses,
+    ScheduledRows,
     ValidationSchedule,
 )
 from kubealign_services.roles.driver.weight_sync import (
@@ -87,7 +89,7 @@ from kubealign_services.roles.driver.weight_sync import (
     WeightSync,
 )
 from kubealign_services.runtime.process.bus_load import request_window
-from kubealign_services.scoring.purposes import TRAINING
+from kubealign_services.scoring.purposes import TRAINING, validation_purpose
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
 
 
@@ -313,76 +315,109 @@ def build_validation(
     frozen_models: FrozenModels,
 ) -> ValidationSchedule:
     """Create the measurements on held-out rows that the spec asks for."""
-    job, prepared, previews = context.job, context.prepared, context.previews
-    spec = job.spec.validation
-    if spec is None or prepared.validation is None:
-        return ValidationSchedule(None, [], report)
+    scheduled = [
+        _build_scheduled_rows(context, rows, prepared, weight_sync, report, training_algorithm, frozen_models)
+        for rows in context.job.spec.held_out_rows
+        if (prepared := context.prepared.held_out(rows.name)) is not None
+    ]
+    spec = context.job.spec
+    return ValidationSchedule(spec.validation, scheduled, report, spec.checkpoint.keep_best)
+
+
+def _build_scheduled_rows(
+    context: JobContext,
+    rows: HeldOutRows,
+    prepared: PreparedRows,
+    weight_sync: WeightSync,
+    report: MetricsReport,
+    training_algorithm: Algorithm,
+    frozen_models: FrozenModels,
+) -> ScheduledRows:
+    """Create the measurements of a set of held-out rows."""
+    job, previews = context.job, context.previews
     measurements: list[Measurement] = []
     names: dict[str, str] = {}
     algorithm = job.spec.algorithm.value
-    if not algorithm.samples and spec.data.member == algorithm.data:
-        batches = RowBatches(prepared.validation, spec.data.member, algorithm.mismatched)
+    if not algorithm.samples and rows.data.member == algorithm.data:
+        batches = RowBatches(prepared, rows.data.member, algorithm.mismatched)
         measurements.append(
             HeldOutLoss(
                 context.trainer,
                 training_algorithm,
-                prepared.validation,
+                prepared,
                 batches,
                 frozen_models,
-                spec.group_by,
+                rows.group_by,
+                rows.metric_prefix,
             )
         )
-    sampling = spec.sampling or (ValidationSampling() if algorithm.samples else None)
+    sampling = rows.sampling or (ValidationSampling() if algorithm.samples else None)
     if sampling is not None:
+        purpose = validation_purpose(rows.name)
 
         def show(state: JobState, samples: Sequence[ValidationSample]) -> None:
-            report.write_samples(state.step, previews.from_responses(samples, state.step, state.version))
-            report.write_validation_samples(state.step, previews.of_validation(samples))
+            report.write_samples(
+                state.step, previews.from_responses(samples, state.step, state.version, purpose)
+            )
+            report.write_validation_samples(state.step, previews.of_validation(samples, rows.name or ""))
 
-        sampler = _build_validation_sampler(context, sampling, weight_sync.ensure_published)
-        names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
-        names |= {score.name: f"val/{score.name}" for score in sampling.scores}
+        names = {
+            reward.name: f"{rows.metric_prefix}reward/{reward.name}"
+            for reward in job.spec.rewards
+            if rows.is_scored_by(reward)
+        }
+        names |= rows.score_metrics()
+        folder = context.run_dir / "validation"
         measurements.append(
             SampledResponses(
-                sampler,
+                _build_validation_sampler(context, rows, prepared, sampling, weight_sync.ensure_published),
                 names,
-                spec.group_by,
-                context.run_dir / "validation",
+                rows.group_by,
+                folder if rows.name is None else folder / rows.name,
                 show,
                 SummaryOptions.of_spec(sampling),
+                rows.metric_prefix,
             )
         )
-    return ValidationSchedule(spec, measurements, report, names.values(), job.spec.checkpoint.keep_best)
+    return ScheduledRows(rows, measurements, names.values())
 
 
 def _build_validation_sampler(
-    context: JobContext, sampling: ValidationSampling, ensure_published: Callable[[int], Awaitable[None]]
+    context: JobContext,
+    rows: HeldOutRows,
+    prepared: PreparedRows,
+    sampling: ValidationSampling,
+    ensure_published: Callable[[int], Awaitable[None]],
 ) -> ValidationSampler:
-    """Create the sampler of responses to the held-out prompts."""
-    job, prepared = context.job, context.prepared
+    """Create the sampler of responses to held-out prompts."""
+    job = context.job
     rollout = job.spec.effective_rollout
-    assert rollout is not None and prepared.validation is not None
-    rewards = bus_rewards(job)
+    assert rollout is not None
+    rewards = [reward for reward in job.spec.rewards if rows.is_scored_by(reward)]
+    on_bus = [reward.name for reward in rewards if reward.placement is RewardPlacement.OWN]
     return ValidationSampler(
         context.collector,
-        prepared.validation,
+        prepared,
         build_group_plan(
             job,
             rollout,
-            len(prepared.validation),
+            len(prepared),
             sampling.samples_per_prompt,
             validation_sampling(rollout.sampling, sampling),
         ),
         ValidationScorers(
-            (*rewards, *(score.name for score in sampling.scores)), context.critic, critic_rewards(job)
+            (*on_bus, *(score.name for score in rows.scores)),
+            context.critic,
+            [reward for reward in rewards if reward.placement is RewardPlacement.WITH_CRITIC],
         ),
         ensure_published,
+        rows.name,
     )
 
 
 def validation_sampling(training: SamplingSpec, validation: ValidationSampling) -> SamplingSpec:
     """Return the sampling parameters of a validation: its own, else those of the training."""
-    own = {"temperature": validation.temperature, "top_k": validation.top_k, "top_p": validation.top_p}
+    own = {name: getattr(validation, name) for name in ("temperature", "top_k", "top_p", "max_tokens")}
     return training.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 

@@ -44,8 +44,7 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
             state = await run.train_step(batch, run.source.state_after(state), step)  # publishes new weights
             run.logprob_gap_gate.check(batch, step)
             step.add(objective_metrics(step.metrics))
-        if run.validation.is_due(state.step):
-            await run.validation.measure(state)
+        await run.validation.measure_due(state)
         if run.is_checkpoint_due(state.step) or await run.checkpoints.is_among_best(state):
             await run.save_checkpoint(state)
     await run.validation.measure_at_end(state)

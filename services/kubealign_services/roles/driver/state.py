@@ -1,5 +1,7 @@
 """Driver state between steps. It is sent with every TrainStep and stored in every checkpoint."""
 
+from collections.abc import Iterable, Mapping
+
 from pydantic import BaseModel, ConfigDict
 
 from kubealign_services.data.epoch_shuffle import EpochCursor
@@ -82,7 +84,7 @@ class JobState(BaseModel):
     round: RoundProgress = RoundProgress()
     #: Progress of the curriculum of the prompts; None: there is no curriculum.
     curriculum: CurriculumState | None = None
-    #: The latest validation metrics and the step of their measurement.
+    #: The validation metrics of the latest step at which rows were measured, and that step.
     validation: dict[str, float] = {}
     validated_step: int | None = None
     #: Best value of the metric of early stopping so far, and number of validations since then.
@@ -90,6 +92,24 @@ class JobState(BaseModel):
     validations_since_best: int = 0
     #: Reason to end the job before maxSteps; empty: none.
     finished: str = ""
+    #: Name of a validation set, empty for the rows of validation.data -> step of its latest measurement.
+    validated_sets: dict[str, int] = {}
+
+    def measured_step(self, set_name: str | None) -> int | None:
+        """Return the step of the latest measurement of a validation set (None: the rows of validation.data);
+        None: it was not measured.
+        """
+        if not self.validated_sets and set_name is None:
+            # States of earlier versions.
+            return self.validated_step
+        return self.validated_sets.get(set_name or "")
+
+    def add_validation(self, set_names: Iterable[str | None], metrics: Mapping[str, float]) -> None:
+        """Add what was measured of validation sets at this step."""
+        earlier = self.validation if self.validated_step == self.step else {}
+        self.validation = {**earlier, **metrics}
+        self.validated_step = self.step
+        self.validated_sets = self.validated_sets | {name or "": self.step for name in set_names}
 
     @property
     def version(self) -> int:

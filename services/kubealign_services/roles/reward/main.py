@@ -16,7 +16,7 @@ from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.functions.function_pool import FunctionPool
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
-from kubealign_services.scoring.purposes import training_purpose
+from kubealign_services.scoring.purposes import reward_purposes, score_purposes
 from kubealign_services.scoring.row_sources import restrict_to_sources
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import MAX_PULL_COUNT
@@ -27,12 +27,11 @@ async def serve(context: ProcessContext) -> None:
     spec, name = context.job.spec, str(context.settings.reward)
     for reward in spec.rewards:
         if reward.name == name:
-            purposes = frozenset({training_purpose(context.job, name), "validation"})
-            await _serve_reward(context, reward, purposes)
+            await _serve_reward(context, reward, reward_purposes(context.job, reward))
             return
     for score in spec.validation_scores:
         if score.name == name:
-            await _serve_calls(context, score, frozenset({"validation"}))
+            await _serve_calls(context, score, score_purposes(context.job, name))
             return
     names = [*(reward.name for reward in spec.rewards), *(score.name for score in spec.validation_scores)]
     raise PermanentFailure(f"the job has no reward {name}; there are {', '.join(names)}")

@@ -19,6 +19,7 @@ from kubealign_services.data.tokenization.reward_text import (
     SpecialTokenFilter,
     scored_example,
 )
+from kubealign_services.scoring.purposes import TRAINING, validation_purpose
 from kubealign_services.scoring.row_context import read_row_context
 
 
@@ -47,9 +48,8 @@ class TextInputs:
         self, job: AlignmentJob, reward: TextReward, policy_tokenizer: PreTrainedTokenizerBase
     ) -> None:
         spec = job.spec
-        data_sets = {"train": spec.data} | (
-            {} if spec.validation is None else {"validation": spec.validation.data}
-        )
+        held_out = {validation_purpose(rows.name): rows.data for rows in spec.held_out_rows}
+        data_sets = {TRAINING: spec.data, **held_out}
         self._readers: Mapping[str, _RowReader] = {
             purpose: _RowReader(data, reward.tokenizer_for(data), prompt_filter(data, policy_tokenizer))
             for purpose, data in data_sets.items()
@@ -72,7 +72,7 @@ class TextInputs:
             UnreadableSample: The model cannot read the text.
             InvalidRequest: The rollout has no row.
         """
-        reader = self._readers.get(rollout.purpose, self._readers["train"])
+        reader = self._readers.get(rollout.purpose, self._readers[TRAINING])
         try:
             (scored,) = reader.tokenizer.tokenize([self._example(rollout, reader)])
         except RowError as error:

@@ -20,9 +20,7 @@ from kubealign_services.generation.contract import (
 from kubealign_services.roles.rollout.messages import GroupPart, to_rollout
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow
 from kubealign_services.roles.rollout.workflow.episode import Episode, EpisodeReward, Transcript
-
-#: Purposes whose samples a workflow generates; others (a judgement, a critique) take a single turn.
-_WORKFLOW_PURPOSES = frozenset({"train", "validation"})
+from kubealign_services.scoring.purposes import TRAINING, is_validation
 
 
 class SampleProducer(Protocol):
@@ -78,7 +76,8 @@ class MultiTurn:
     async def make(
         self, item: rollout_pb2.WorkItem, part: GroupPart, deadline: float | None = None
     ) -> AsyncGenerator[rollout_pb2.Rollout]:
-        if item.purpose not in _WORKFLOW_PURPOSES:
+        # Others (a judgement, a critique) take a single turn.
+        if item.purpose != TRAINING and not is_validation(item.purpose):
             async with aclosing(self._single_turn.make(item, part)) as samples:
                 async for rollout in samples:
                     yield rollout

@@ -118,14 +118,15 @@ def _count_sources(job: AlignmentJob) -> int:
 
 def _windowed_group_sizes(job: AlignmentJob) -> set[int]:
     """Return the numbers of samples of the groups that are requested within the window."""
-    algorithm, validation = job.spec.algorithm.value, job.spec.validation
+    algorithm = job.spec.algorithm.value
     sizes: set[int] = set()
     if algorithm.samples and not algorithm.online:
         sizes |= {1, algorithm.samples_per_prompt}
-    if validation is not None and validation.sampling is not None:
-        sizes.add(validation.sampling.samples_per_prompt)
-    elif validation is not None and algorithm.samples:
-        sizes.add(1)
+    for rows in job.spec.held_out_rows:
+        if rows.sampling is not None:
+            sizes.add(rows.sampling.samples_per_prompt)
+        elif algorithm.samples:
+            sizes.add(1)
     judge = getattr(algorithm, "judged_by", None)
     return sizes if judge is None else sizes | {judge.samples}
 
@@ -133,7 +134,11 @@ def _windowed_group_sizes(job: AlignmentJob) -> set[int]:
 def _longest_sequence(job: AlignmentJob) -> int:
     """Return the assumed tokens of the longest prompt and response, judgements included."""
     judge = getattr(job.spec.algorithm.value, "judged_by", None)
-    return _longest_sequence_of_step(job) + (0 if judge is None else len(judge.prompt) + judge.max_tokens)
+    rollout = job.spec.effective_rollout
+    # Responses of a validation may be longer than those of a step.
+    longer = 0 if rollout is None else job.spec.max_sampled_tokens - rollout.sampling.max_tokens
+    judgement = 0 if judge is None else len(judge.prompt) + judge.max_tokens
+    return _longest_sequence_of_step(job) + longer + judgement
 
 
 def _longest_sequence_of_step(job: AlignmentJob) -> int:

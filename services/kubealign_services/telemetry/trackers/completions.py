@@ -12,9 +12,9 @@ TABLE = "completions"
 def completion_rows(step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one row per sample, all with the same columns in the same order.
 
-    Columns: step, fence, purpose (train or validation), prompt, completion, reward (null where a sample has
-    several scores but no total), reward/NAME for each source (null where it does not apply), truncated,
-    weight_version, group.
+    Columns: step, fence, purpose (train, validation or validation/SET), prompt, completion, reward (null
+    where a sample has several scores but no total), reward/NAME for each source (null where it does not
+    apply), truncated, weight_version, group.
 
     Args:
         samples: Samples in the form of the read model (`ReadModelWriter.add_sample`).

@@ -20,6 +20,7 @@ from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared import PreparedJob, row_index
 from kubealign_services.roles.driver.metrics.report import StepRecord, append_lines
 from kubealign_services.roles.driver.validation.samples import ValidationSample
+from kubealign_services.scoring.purposes import VALIDATION
 from kubealign_services.telemetry.json_values import to_json
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class SamplePreviews:
             )
 
     def from_responses(
-        self, samples: Sequence[ValidationSample], step: int, version: int, purpose: str = "validation"
+        self, samples: Sequence[ValidationSample], step: int, version: int, purpose: str = VALIDATION
     ) -> list[dict[str, Any]]:
         """Return previews of responses to many prompts; best and worst by their mean score."""
         scores = [[score for score in sample.scores.values() if score is not None] for sample in samples]

@@ -19,9 +19,7 @@ _ENVELOPE_BYTES = 8192
 
 def max_sequence_tokens(job: AlignmentJob, report: PreparationReport) -> int:
     """Return the number of tokens of the longest prompt and response that the job can produce."""
-    rollout = job.spec.effective_rollout
-    longest = max(part.longest_prompt for part in (report.train, report.validation) if part is not None)
-    return longest + (rollout.sampling.max_tokens if rollout else 0)
+    return max(part.longest_prompt for part in report.parts) + job.spec.max_sampled_tokens
 
 
 def check_payload_limits(
@@ -42,20 +40,19 @@ def check_payload_limits(
     rollout = job.spec.effective_rollout
     if rollout is None:
         return
-    context = max(
-        part.longest_context_bytes for part in (report.train, report.validation) if part is not None
-    )
+    context = max(part.longest_context_bytes for part in report.parts)
+    response = job.spec.max_sampled_tokens
     is_recorded = rollout.routing_replay
     size = (
         max_sequence_tokens(job, report) * (_BYTES_PER_TOKEN + record_bytes * is_recorded)
-        + rollout.sampling.max_tokens * _TEXT_BYTES_PER_TOKEN
+        + response * _TEXT_BYTES_PER_TOKEN
         + context
         + _ENVELOPE_BYTES
     )
     if size > max_payload:
         raise UnrecoverableError(
             f"the longest rollout may take {size} bytes, the bus carries messages of at most "
-            f"{max_payload}: lower rollout.sampling.maxTokens ({rollout.sampling.max_tokens}) or "
+            f"{max_payload}: lower maxTokens of rollout.sampling or validation ({response}) or "
             "data.prompts.maxTokens, or drop long columns"
             + (
                 f", or set rollout.routingReplay to false ({record_bytes} bytes a token)"
@@ -104,7 +101,7 @@ def _check_candidates(job: AlignmentJob, report: PreparationReport, max_payload:
     if distribution is None:
         return
     name, remedy = algorithm.member, f"data.{job.spec.data.member}.maxTokens"
-    longest = max(part.longest_response for part in (report.train, report.validation) if part is not None)
+    longest = max(part.longest_response for part in report.parts)
     if algorithm.value.samples:
         name = f"{field_alias(Algorithm, algorithm.member)}.distribution"
         longest, remedy = job.spec.rollout.sampling.max_tokens, "rollout.sampling.maxTokens"
@@ -123,9 +120,8 @@ def _check_rows(job: AlignmentJob, report: PreparationReport, max_payload: int) 
     is_sampled = job.spec.algorithm.value.samples
     if is_sampled or reference is None or reference.placement is not ReferencePlacement.OWN:
         return
-    parts = [part for part in (report.train, report.validation) if part is not None]
     # A prompt may be paired with another row's response.
-    longest = max(part.longest_prompt + part.longest_response for part in parts)
+    longest = max(part.longest_prompt + part.longest_response for part in report.parts)
     size = longest * _BYTES_PER_GIVEN_TOKEN + _ENVELOPE_BYTES
     if size > max_payload:
         raise UnrecoverableError(

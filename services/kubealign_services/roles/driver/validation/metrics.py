@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from kubealign.spec.held_out_rows import METRIC_PREFIX
 from kubealign.spec.sections.validation import ValidationSampling
 from kubealign_services.roles.driver.validation.answers import Extract, make_extractor
 from kubealign_services.roles.driver.validation.estimators import (
@@ -48,6 +49,7 @@ def summarize_samples(
     metric_names: Mapping[str, str],
     group_by: str | None,
     options: SummaryOptions = SummaryOptions(),
+    prefix: str = METRIC_PREFIX,
 ) -> dict[str, float]:
     """Return the mean score of each source with what the options add, the mean length and the share of
     truncated responses.
@@ -59,18 +61,22 @@ def summarize_samples(
     Args:
         metric_names: Source -> val/...
         group_by: Column; means are also returned under NAME/VALUE for each of its values.
+        prefix: First part of the names of the other metrics.
     """
-    measured = _summarize(samples, metric_names, options)
+    measured = _summarize(samples, metric_names, options, prefix)
     if group_by is not None:
         for value in sorted({str(sample.columns[group_by]) for sample in samples}):
             subset = [sample for sample in samples if str(sample.columns[group_by]) == value]
-            for name, mean in _summarize(subset, metric_names, options).items():
+            for name, mean in _summarize(subset, metric_names, options, prefix).items():
                 measured[f"{name}/{value}"] = mean
     return measured
 
 
 def _summarize(
-    samples: Sequence[ValidationSample], metric_names: Mapping[str, str], options: SummaryOptions
+    samples: Sequence[ValidationSample],
+    metric_names: Mapping[str, str],
+    options: SummaryOptions,
+    prefix: str,
 ) -> dict[str, float]:
     if not samples:
         return {}
@@ -79,8 +85,8 @@ def _summarize(
         prompts = _scores_by_prompt(samples, source)
         if prompts:
             measured |= _score_metrics(prompts, name, options)
-    measured["val/response_length"] = fmean(sample.length for sample in samples)
-    measured["val/truncated_share"] = fmean(sample.truncated for sample in samples)
+    measured[f"{prefix}response_length"] = fmean(sample.length for sample in samples)
+    measured[f"{prefix}truncated_share"] = fmean(sample.truncated for sample in samples)
     return measured
 
 

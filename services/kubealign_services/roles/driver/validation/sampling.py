@@ -13,6 +13,7 @@ from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import CriticClient, mask_scores, score_sequences
 from kubealign_services.roles.driver.validation.samples import ValidationSample, collect_validation_samples
+from kubealign_services.scoring.purposes import validation_purpose
 from kubealign_services.scoring.row_sources import MissingSource, is_of_source
 
 
@@ -37,6 +38,7 @@ class ValidationSampler:
 
     Args:
         ensure_published: Waits until the rollout workers have a version.
+        set_name: Name of the validation set of the rows; None: they are those of validation.data.
     """
 
     def __init__(
@@ -46,12 +48,15 @@ class ValidationSampler:
         plan: GroupPlan,
         scorers: ValidationScorers,
         ensure_published: Callable[[int], Awaitable[None]],
+        set_name: str | None = None,
     ) -> None:
         self._collector = collector
         self._rows = rows
         self._plan = plan
         self._scorers = scorers
         self._ensure_published = ensure_published
+        self._purpose = validation_purpose(set_name)
+        self._pass_name = "val" if set_name is None else f"val-{set_name}"
 
     async def __call__(self, state: JobState) -> list[ValidationSample]:
         """Return one scored sample for each response.
@@ -60,8 +65,8 @@ class ValidationSampler:
         """
         await self._ensure_published(state.version)
         scorers = self._scorers
-        supply = ListPrompts(self._rows, f"val@{state.step}")
-        buffer = GroupBuffer(self._collector, supply, self._plan, "validation", scorers.sources)
+        supply = ListPrompts(self._rows, f"{self._pass_name}@{state.step}")
+        buffer = GroupBuffer(self._collector, supply, self._plan, self._purpose, scorers.sources)
         try:
             groups = await buffer.take_batch(state.version)
         finally:

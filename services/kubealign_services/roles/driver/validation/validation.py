@@ -1,10 +1,12 @@
 """Validation on held-out rows before, during and after training: loss and sampled responses."""
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from kubealign.spec.held_out_rows import METRIC_PREFIX, HeldOutRows, rows_of_metric
 from kubealign.spec.sections.lifecycle import KeepBest
 from kubealign.spec.sections.validation import EarlyStopping
 from kubealign.spec.sections.validation import Validation as ValidationSpec
@@ -32,6 +34,9 @@ class HeldOutLoss:
 
     The rows get the same columns as those of a step: scores of frozen models, old log-probabilities,
     advantages.
+
+    Args:
+        prefix: First part of the names of the metrics.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class HeldOutLoss:
         batches: RowBatches,
         frozen_models: FrozenModels,
         group_by: str | None,
+        prefix: str = METRIC_PREFIX,
     ) -> None:
         self._trainer = trainer
         self._algorithm = algorithm
@@ -49,6 +55,7 @@ class HeldOutLoss:
         self._batches = batches
         self._frozen_models = frozen_models
         self._group_by = group_by
+        self._prefix = prefix
 
     async def __call__(self, state: JobState) -> dict[str, float]:
         indices = list(range(len(self._rows)))
@@ -62,7 +69,7 @@ class HeldOutLoss:
         return measured
 
     async def _mean_loss(self, indices: list[int], suffix: str) -> dict[str, float]:
-        """Return the mean metrics of these rows under val/NAME and the suffix."""
+        """Return the mean metrics of these rows under the prefix, their name and the suffix."""
         batch = self._batches.build([f"val/{index}" for index in indices])
         unreported = StepRecord(0)  # phases of a measurement are not reported
         await self._frozen_models.add_columns(batch, unreported)
@@ -70,7 +77,10 @@ class HeldOutLoss:
             batch.token_columns["old_logprobs"] = await self._trainer.logprobs(batch)
         metrics = self._algorithm.advantages(batch, {})
         metrics |= await self._trainer.evaluate(drop_auxiliary(batch))
-        return {f"val/{name.partition('/')[2] or name}{suffix}": value for name, value in metrics.items()}
+        return {
+            f"{self._prefix}{name.partition('/')[2] or name}{suffix}": value
+            for name, value in metrics.items()
+        }
 
 
 class SampledResponses:
@@ -83,6 +93,7 @@ class SampledResponses:
         metric_names: Source -> name of its metric.
         options: Figures that are reported of each score beside its mean.
         show: Receives the samples for displays.
+        prefix: First part of the names of the other metrics.
     """
 
     def __init__(
@@ -93,6 +104,7 @@ class SampledResponses:
         folder: Path,
         show: Callable[[JobState, Sequence[ValidationSample]], None],
         options: SummaryOptions,
+        prefix: str = METRIC_PREFIX,
     ) -> None:
         self._sample = sample
         self._metric_names = metric_names
@@ -100,6 +112,7 @@ class SampledResponses:
         self._folder = folder
         self._show = show
         self._options = options
+        self._prefix = prefix
 
     async def __call__(self, state: JobState) -> dict[str, float]:
         samples = await self._sample(state)
@@ -107,40 +120,58 @@ class SampledResponses:
         path = self._folder / f"step-{state.step:06d}.jsonl"
         path.write_text("".join(sample.to_json() + "\n" for sample in samples))
         self._show(state, samples)
-        return summarize_samples(samples, self._metric_names, self._group_by, self._options)
+        return summarize_samples(samples, self._metric_names, self._group_by, self._options, self._prefix)
+
+
+@dataclass(frozen=True)
+class ScheduledRows:
+    """Held-out rows and their measurements.
+
+    score_metrics: metrics that a measurement lacks where the score applies to no response.
+    """
+
+    rows: HeldOutRows
+    measurements: Sequence[Measurement]
+    score_metrics: Collection[str] = ()
+
+    def is_due(self, step: int) -> bool:
+        """Return True if a measurement is due after this step."""
+        every = self.rows.every_steps
+        return every is not None and step % every == 0
+
+    def is_missed(self, state: JobState) -> bool:
+        """Return True if an attempt must measure the rows before its first step: with the initial weights, or
+        with those of a step whose measurement an earlier attempt has not completed.
+        """
+        last = state.measured_step(self.rows.name)
+        if last is None and self.rows.at_start:
+            return True
+        return last != state.step > 0 and self.is_due(state.step)
 
 
 class ValidationSchedule:
-    """Schedule of measurements, and early stopping. Without a spec nothing is measured.
+    """Schedule of measurements, and early stopping. Without scheduled rows nothing is measured.
 
     Args:
         keep_best: Names a metric that must be measured too; None: none.
-        score_metrics: Metrics that a measurement lacks where the score applies to no response.
     """
 
     def __init__(
         self,
         spec: ValidationSpec | None,
-        measurements: list[Measurement],
+        scheduled: Sequence[ScheduledRows],
         report: MetricsReport,
-        score_metrics: Collection[str] = (),
         keep_best: KeepBest | None = None,
     ) -> None:
         self._named_metrics = {}
-        if spec is not None and spec.early_stopping is not None:
-            self._named_metrics["spec.validation.earlyStopping.metric"] = spec.early_stopping.metric
+        self._early_stopping = None if spec is None else spec.early_stopping
+        if self._early_stopping is not None:
+            self._named_metrics["spec.validation.earlyStopping.metric"] = self._early_stopping.metric
         if keep_best is not None:
             self._named_metrics["spec.checkpoint.keepBest.metric"] = keep_best.metric
-        self._score_metrics = frozenset(score_metrics)
-        self._spec = spec
-        self._measurements = measurements
+        self._scheduled = scheduled
         self._report = report
         self._seconds: float | None = None
-
-    def is_due(self, step: int) -> bool:
-        """Return True if a measurement is due after this step."""
-        every = self._spec.every_steps if self._spec else None
-        return every is not None and step % every == 0
 
     def report_time(self, step: StepRecord) -> None:
         """Add the duration of the measurements since the previous step, if there were any."""
@@ -149,33 +180,56 @@ class ValidationSchedule:
         self._seconds = None
 
     async def measure_at_start(self, state: JobState) -> None:
-        """Measure before the first step if the spec asks for it."""
-        if self._spec is not None and self._spec.at_start and state.validated_step is None:
-            await self.measure(state)
+        """Measure before the first step of an attempt what the spec asks for and no attempt has measured."""
+        await self.measure(state, [entry for entry in self._scheduled if entry.is_missed(state)])
+
+    async def measure_due(self, state: JobState) -> None:
+        """Measure what is due after a step."""
+        await self.measure(state, [entry for entry in self._scheduled if entry.is_due(state.step)])
 
     async def measure_at_end(self, state: JobState) -> None:
-        """Measure after the last step unless that was done."""
-        if self._spec is not None and self._spec.at_end and state.validated_step != state.step:
-            await self.measure(state)
+        """Measure after the last step what was not measured after it."""
+        await self.measure(
+            state,
+            [
+                entry
+                for entry in self._scheduled
+                if entry.rows.at_end and state.measured_step(entry.rows.name) != state.step
+            ],
+        )
 
-    async def measure(self, state: JobState) -> None:
-        """Measure now, write the metrics, and set `state.finished` if they end the job."""
+    async def measure(self, state: JobState, due: Sequence[ScheduledRows] | None = None) -> None:
+        """Measure now, write the metrics, and set `state.finished` if they end the job.
+
+        Args:
+            due: Rows that are measured; None: all.
+        """
+        due = self._scheduled if due is None else due
+        if not due:
+            return
         metrics: dict[str, float] = {}
         started_at = time.perf_counter()
-        for measurement in self._measurements:
-            metrics.update(await measurement(state))
-        state.validation = metrics
-        state.validated_step = state.step
+        for entry in due:
+            for measurement in entry.measurements:
+                metrics.update(await measurement(state))
+        state.add_validation([entry.rows.name for entry in due], metrics)
         self._report.write(state.step, metrics)
-        self._seconds = time.perf_counter() - started_at
-        for field, metric in self._named_metrics.items():
-            if metric not in metrics and metric not in self._score_metrics:
-                raise UnrecoverableError(
-                    f"{field}: {metric} is not measured; there are {', '.join(sorted(metrics))}"
-                )
-        stopping = self._spec.early_stopping if self._spec else None
+        self._seconds = (self._seconds or 0.0) + time.perf_counter() - started_at
+        self._check_named_metrics(due, metrics)
+        stopping = self._early_stopping
         if stopping is not None and stopping.metric in metrics:
             apply_early_stopping(stopping, metrics[stopping.metric], state)
+
+    def _check_named_metrics(self, measured: Sequence[ScheduledRows], metrics: Mapping[str, float]) -> None:
+        """Raise UnrecoverableError where the spec names a metric that its rows do not have."""
+        for field, metric in self._named_metrics.items():
+            rows = rows_of_metric(metric, [entry.rows for entry in self._scheduled])
+            for entry in measured:
+                if entry.rows is rows and metric not in metrics and metric not in entry.score_metrics:
+                    names = sorted(name for name in metrics if name.startswith(entry.rows.metric_prefix))
+                    raise UnrecoverableError(
+                        f"{field}: {metric} is not measured; there are {', '.join(names)}"
+                    )
 
 
 def apply_early_stopping(stopping: EarlyStopping, value: float, state: JobState) -> None:

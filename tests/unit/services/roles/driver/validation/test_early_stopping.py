@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from kubealign.spec.held_out_rows import list_held_out_rows
 from kubealign.spec.sections.validation import EarlyStopping, Validation
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.validation.validation import (
+    ScheduledRows,
     ValidationSchedule,
     apply_early_stopping,
 )
@@ -21,6 +23,7 @@ SPEC = Validation.model_validate(
         "earlyStopping": {"metric": "val/exact", "target": {"atLeast": 0.5}},
     }
 )
+(ROWS,) = list_held_out_rows(SPEC)
 
 
 async def measure_each(path: Path, *measured: dict[str, float]) -> JobState:
@@ -29,7 +32,8 @@ async def measure_each(path: Path, *measured: dict[str, float]) -> JobState:
     async def measurement(state: JobState) -> dict[str, float]:
         return next(values)
 
-    schedule = ValidationSchedule(SPEC, [measurement], MetricsReport(path, 1, []), ["val/exact"])
+    scheduled = ScheduledRows(ROWS, [measurement], ["val/exact"])
+    schedule = ValidationSchedule(SPEC, [scheduled], MetricsReport(path, 1, []))
     state = JobState(step=1)
     for _ in measured:
         assert not state.finished
@@ -85,6 +89,7 @@ async def test_a_metric_that_no_score_has_is_an_error(tmp_path: Path) -> None:
     async def measurement(state: JobState) -> dict[str, float]:
         return {"val/loss": 1.0}
 
-    schedule = ValidationSchedule(SPEC, [measurement], MetricsReport(tmp_path / "metrics.jsonl", 1, []))
+    scheduled = ScheduledRows(ROWS, [measurement])
+    schedule = ValidationSchedule(SPEC, [scheduled], MetricsReport(tmp_path / "metrics.jsonl", 1, []))
     with pytest.raises(UnrecoverableError, match="val/exact is not measured; there are val/loss"):
         await schedule.measure(JobState(step=1))

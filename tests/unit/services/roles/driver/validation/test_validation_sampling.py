@@ -14,3 +14,4 @@ def test_a_validation_has_the_rollouts_truncation_unless_it_states_its_own() -> 
     own = validation_sampling(TRAINING, ValidationSampling(temperature=0.6, top_k=0, top_p=0.95))
     assert (own.temperature, own.top_k, own.top_p) == (0.6, 0, 0.95)
     assert (own.max_tokens, own.stop) == (9, ["x"])
+    assert validation_sampling(TRAINING, ValidationSampling(max_tokens=64)).max_tokens == 64
