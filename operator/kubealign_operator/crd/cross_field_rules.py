@@ -208,6 +208,14 @@ def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) ->
         yield from held_out_rules(
             algorithm_is_set, "!has({rows}.sampling)", NO_RESPONSES_OF_REWARD_MODEL, "sampling"
         )
+        yield CelRule(
+            implies(
+                f"{algorithm_is_set} && has(self.validation)",
+                "!self.validation.sets.exists(s, has(s.preset))",
+            ),
+            NO_RESPONSES_OF_REWARD_MODEL,
+            field_path=".validation.sets",
+        )
     else:
         yield from _dataset_rules(name, algorithm_is_set, str(getattr(model, "data", "")), scores=False)
 
@@ -575,7 +583,7 @@ def _rollout_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec])
         return
     sampled = (
         "(has(self.validation) && "
-        "(has(self.validation.sampling) || self.validation.sets.exists(s, has(s.sampling))))"
+        "(has(self.validation.sampling) || self.validation.sets.exists(s, has(s.sampling) || has(s.preset))))"
     )
     plain = " && ".join(
         _equality_conditions("self.rollout", Rollout().model_dump(mode="json", by_alias=True))

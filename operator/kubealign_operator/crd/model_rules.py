@@ -112,8 +112,10 @@ from kubealign.spec.sections.training import (
     Trainer,
 )
 from kubealign.spec.sections.validation import (
+    NAMED_AS_PRESET_SCORE,
     NOTHING_STOPS,
     NOTHING_VALIDATED,
+    PRESET_SCORE,
     ROWS_ARE_IN_SETS,
     SCORE_SOURCES,
     TOO_FEW_SAMPLES,
@@ -739,6 +741,13 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         ),
     ],
     ValidationSet: [
+        *exactly_one_of(["data", "preset"], "preset: {benchmark: Gsm8k}"),
+        CelRule(
+            "!has(self.preset) || !has(self.sampling) || "
+            f"!self.sampling.scores.exists(c, c.name == {cel_string(PRESET_SCORE)})",
+            NAMED_AS_PRESET_SCORE,
+            field_path=".sampling.scores",
+        ),
         CelRule(f"self.name != {cel_string(REWARD_METRICS)}", SET_NAMED_REWARD, field_path=".name"),
         *_held_out_data_rules(),
         CelRule(

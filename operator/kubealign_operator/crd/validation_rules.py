@@ -28,10 +28,19 @@ def held_out_rules(given: str, condition: str, message: str, field: str) -> Iter
         field_path=f".validation.{field}",
     )
     yield CelRule(
-        implies(has_rows, f"self.validation.sets.all(s, {condition.format(rows='s')})"),
+        implies(has_rows, f"self.validation.sets.all(s, !has(s.data) || ({condition.format(rows='s')}))"),
         message,
         field_path=".validation.sets",
     )
+
+
+def _sampling_rules(given: str, condition: str, message: str, field: str) -> Iterator[CelRule]:
+    """Yield the rules as `held_out_rules`, also for the sampling of presets."""
+    has_sets = f"{given} && has(self.validation)"
+    own, _ = held_out_rules(given, condition, message, field)
+    yield own
+    expression = implies(has_sets, f"self.validation.sets.all(s, {condition.format(rows='s')})")
+    yield CelRule(expression, message, field_path=".validation.sets")
 
 
 def validation_rules() -> Iterator[CelRule]:
@@ -56,7 +65,7 @@ def validation_rules() -> Iterator[CelRule]:
         ("true", "maxTokens", f"{{value}} >= {least}", BELOW_MIN_TOKENS),
     ):
         path = f"{{rows}}.sampling.{field}"
-        yield from held_out_rules(
+        yield from _sampling_rules(
             given,
             f"!has({{rows}}.sampling) || !has({path}) || {condition.format(value=path)}",
             message,

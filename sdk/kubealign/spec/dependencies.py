@@ -104,14 +104,14 @@ def named_models(job: AlignmentJob) -> Iterator[tuple[DocumentPath, Model]]:
 
 def named_sources(job: AlignmentJob) -> Iterator[tuple[DocumentPath, DataSource]]:
     """Yield (path, source) of every source of rows that the document names."""
-    sets: list[tuple[DocumentPath, Data]] = [(("spec", "data"), job.spec.data)]
-    sets += [(("spec", *rows.data_path), rows.data) for rows in job.spec.held_out_rows]
+    sets: list[tuple[DocumentPath, Data]] = [(("data", job.spec.data.member), job.spec.data)]
+    sets += [(rows.rows_path, rows.data) for rows in job.spec.held_out_rows]
     for path, data in sets:
         rows = data.value
         if rows.source is not None:
-            yield (*path, data.member, "source"), rows.source
+            yield ("spec", *path, "source"), rows.source
         for index, entry in enumerate(rows.mixture or ()):
-            yield (*path, data.member, "mixture", index, "source"), entry.source
+            yield ("spec", *path, "mixture", index, "source"), entry.source
 
 
 def result_kind_errors(jobs: Sequence[AlignmentJob]) -> Iterator[tuple[AlignmentJob, DocumentPath, str, str]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from kubealign.spec.benchmark_presets import preset_data, preset_sampling
 from kubealign.spec.paths import DocumentPath, format_path
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.rewards import Reward
@@ -24,7 +25,7 @@ class HeldOutRows:
 
     name: of the set; None: the rows of validation.data. path: of the section below spec that describes the
     rows, ("validation",) or ("validation", "sets", INDEX). rewards: names of the rewards that score sampled
-    responses; None: all of the job.
+    responses; None: all of the job. is_preset: data and sampling are those of a preset.
     """
 
     name: str | None
@@ -36,11 +37,12 @@ class HeldOutRows:
     at_start: bool
     at_end: bool
     group_by: str | None
+    is_preset: bool = False
 
     @property
-    def data_path(self) -> DocumentPath:
-        """Path below spec of the data."""
-        return (*self.path, "data")
+    def rows_path(self) -> DocumentPath:
+        """Path below spec of the section with the source of the rows."""
+        return (*self.path, "preset") if self.is_preset else (*self.path, "data", self.data.member)
 
     @property
     def sampling_path(self) -> DocumentPath:
@@ -111,16 +113,21 @@ def list_held_out_rows(validation: Validation | None) -> tuple[HeldOutRows, ...]
 
 
 def _set_rows(validation: Validation, index: int, entry: ValidationSet) -> HeldOutRows:
+    data, sampling = entry.data, entry.sampling
+    if data is None:
+        assert entry.preset is not None
+        data, sampling = preset_data(entry.preset), preset_sampling(entry.preset, sampling)
     return HeldOutRows(
         entry.name,
         ("validation", "sets", index),
-        entry.data,
-        entry.sampling,
+        data,
+        sampling,
         tuple(entry.rewards),
         validation.every_steps if entry.every_steps is None else entry.every_steps,
         validation.at_start if entry.at_start is None else entry.at_start,
         validation.at_end if entry.at_end is None else entry.at_end,
         entry.group_by,
+        is_preset=entry.preset is not None,
     )
 
 

@@ -50,7 +50,7 @@ KEEP_BEST_NEEDS_STEPS = "checkpoint.keepBest needs a measurement every so many s
 def check_data_fields(validation: Validation | None) -> Iterator[FieldProblem]:
     """Yield the fields of held-out data that have a meaning for training data only."""
     for rows in list_held_out_rows(validation):
-        data, path = rows.data.value, (*rows.data_path, rows.data.member)
+        data, path = rows.data.value, rows.rows_path
         if data.mixture is not None:
             yield (*path, "mixture"), data.mixture, f"validation reads {READS_ALL_ROWS}, and name groupBy"
         if data.streaming is not None:
@@ -75,8 +75,10 @@ def check_kind(algorithm: Algorithm, validation: Validation | None) -> Iterator[
 def _kind_problems(algorithm: Algorithm, rows: HeldOutRows) -> Iterator[FieldProblem]:
     name, kind = field_alias(Algorithm, algorithm.member), algorithm.value.data
     member, samples = rows.data.member, algorithm.value.samples
-    path = (*rows.data_path, member)
-    if algorithm.value.makes is ResultKind.REWARD_MODEL:
+    path = rows.rows_path
+    if algorithm.value.makes is ResultKind.REWARD_MODEL and rows.is_preset:
+        yield path, rows.data.value, NO_RESPONSES_OF_REWARD_MODEL
+    elif algorithm.value.makes is ResultKind.REWARD_MODEL:
         if rows.sampling is not None:
             yield rows.sampling_path, rows.sampling, NO_RESPONSES_OF_REWARD_MODEL
         if member != kind:

@@ -202,7 +202,7 @@ def _write_held_out(
         models.tokenizer,
         token_budget(models.context, rows.data.value.max_tokens, sampled, field),
         folder / validation_file(rows.name),
-        rows.field("data"),
+        rows.field("preset" if rows.is_preset else "data"),
         text_bounds(job, rows.data, text_rewards, models.tokenizer),
         rows.group_by,
     )

@@ -250,7 +250,7 @@ class PromptMessages(_ChatMessages):
     messages: Column = Field(
         "messages",
         description="Column of a list of {role, content} messages that ends with a user's message or a "
-        "tool's result.",
+        "tool's result, or of a text, which is one message of the user.",
     )
 
 
@@ -556,8 +556,8 @@ class _Dataset(SpecModel):
     template: Template | None = Field(
         None,
         description="Template of the prompt, with the row's columns in braces, such as '{prompt} "
-        "quality:{quality}'; {prompt} is the text prompt or the last user message. null: "
-        "the prompt unchanged.",
+        "quality:{quality}'; {prompt} is the text prompt or the last user message. A list of texts is "
+        "written one a line, and with {choices:lettered} as A) and so on. null: the prompt unchanged.",
     )
 
     @model_validator(mode="after")

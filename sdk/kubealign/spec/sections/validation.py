@@ -20,6 +20,7 @@ from kubealign.spec.base import (
     require_exactly_one,
     unique_by,
 )
+from kubealign.spec.benchmark_rows import BenchmarkRows
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.regular_expressions import check_one_group
 from kubealign.spec.sections.data import Data
@@ -251,6 +252,10 @@ class EarlyStopping(SpecModel):
         return self
 
 
+#: Name of the score of every preset.
+PRESET_SCORE = "accuracy"
+NAMED_AS_PRESET_SCORE = "the score of the preset has this name: choose another"
+
 #: Names of validation sets; with the name of a score and a hyphen they are the name of a process.
 SetName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, max_length=24)]
 
@@ -265,7 +270,12 @@ class ValidationSet(SpecModel):
         description="Unique in the list; reported in the metrics as val/NAME/..., and neither reward nor the "
         "name of a score of validation.sampling."
     )
-    data: Data = Field(description=_HELD_OUT_ROWS)
+    data: Data | None = Field(None, description=f"{_HELD_OUT_ROWS} Exactly one of data and preset is set.")
+    preset: BenchmarkRows | None = Field(
+        None,
+        description="Rows of a known benchmark in place of data, with the score accuracy. Without sampling, "
+        "one response is sampled by greedy decoding; sampling.maxTokens null: the benchmark's.",
+    )
     sampling: ValidationSampling | None = Field(
         None,
         description="Sampling of responses to the rows' prompts, with scores whose names are unique in the "
@@ -284,6 +294,17 @@ class ValidationSet(SpecModel):
     )
     at_end: bool | None = Field(None, description="Validate the final weights; null: as validation.atEnd.")
     group_by: ShortText | None = Field(None, description=_GROUP_BY)
+
+    @model_validator(mode="after")
+    def _one_kind_of_rows(self) -> "ValidationSet":
+        """Check that there are rows, and that no score has the name of the preset's."""
+        require_exactly_one(self, ["data", "preset"], example="preset: {benchmark: Gsm8k}")
+        scores = [] if self.preset is None or self.sampling is None else self.sampling.scores
+        for index, score in enumerate(scores):
+            if score.name == PRESET_SCORE:
+                path = ("sampling", "scores", index, "name")
+                raise field_errors("ValidationSet", (path, score.name, NAMED_AS_PRESET_SCORE))
+        return self
 
 
 #: Message for a validation without rows.

@@ -59,7 +59,10 @@ class MultipleChoiceVerifier(SpecModel):
     last line that is nothing but the letter.
     """
 
-    answer_column: ShortText = Field("answer", description=_ANSWER_COLUMN)
+    answer_column: ShortText = Field(
+        "answer",
+        description=f"{_ANSWER_COLUMN} The answer is a letter, or the index of one in choices, from 0.",
+    )
     choices: str = Field(
         "ABCD", pattern=CHOICES_PATTERN, max_length=26, description="Letters that can be chosen."
     )

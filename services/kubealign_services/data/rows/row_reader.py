@@ -32,6 +32,17 @@ class RowReader:
             raise RowError(self._number, f" has no column {column!r}; it has {names}")
         return self._row[column]
 
+    def has(self, column: str) -> bool:
+        """Return True if the row has the column."""
+        return column in self._row
+
+    def texts(self, column: str) -> list[str]:
+        """Return a list of texts, at least one."""
+        value = self._list(column)
+        if not value or not all(isinstance(item, str) for item in value):
+            raise self._cell_error(column, ", not a list of texts")
+        return value
+
     def text(self, column: str) -> str:
         value = self.value(column)
         if not isinstance(value, str):
@@ -60,8 +71,12 @@ class RowReader:
         return bool(value)
 
     def template_text(self, column: str) -> str:
-        """Return the value as template text: text as is, 4 rather than 4.0, true or false."""
+        """Return the value as template text: text as is, 4 rather than 4.0, true or false, one text of a list
+        a line.
+        """
         value = self.value(column)
+        if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+            return "\n".join(value)
         if isinstance(value, str):
             return value
         if isinstance(value, bool):
@@ -70,16 +85,18 @@ class RowReader:
             return str(value)
         if isinstance(value, float) and math.isfinite(value):
             return str(int(value)) if value.is_integer() else repr(value)
-        raise self._cell_error(column, ", not a text or a number to be put into the template")
+        raise self._cell_error(column, ", not a text, number or list of texts to be put into the template")
 
     def messages(self, column: str, answered: bool) -> list[Message]:
-        """Return a list of messages.
+        """Return a list of messages. Unless it must be answered, a text is one message of the user.
 
         Args:
             answered: The last message is the assistant's, with one before it; else it is a user's or a
                 tool's.
         """
         value = self.value(column)
+        if isinstance(value, str) and not answered:
+            return [{"role": "user", "content": value}]
         if not isinstance(value, list) or not value:
             raise self._cell_error(column, ", not a list of messages")
         messages = [self._message(column, index, item) for index, item in enumerate(value)]

@@ -9,6 +9,9 @@ from kubealign_services.data.rows.row_reader import RowReader
 
 #: Placeholder for the row's prompt, independent of its column's name.
 PROMPT = "prompt"
+#: End of a placeholder whose column is a list of texts, written as the choices A) to Z).
+LETTERED = ":lettered"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def check_template_columns(template: str, columns: Iterable[str], spec_path: str) -> None:
@@ -19,7 +22,7 @@ def check_template_columns(template: str, columns: Iterable[str], spec_path: str
     """
     available = [PROMPT, *(column for column in columns if column != PROMPT)]
     for name in placeholder_names(template):
-        if name not in available:
+        if name not in available and name.removesuffix(LETTERED) not in available:
             raise DataError(
                 f"{spec_path}: {{{name}}} is no column; there are {', '.join(map(repr, available))} "
                 "({{ and }} stand for braces)"
@@ -29,9 +32,25 @@ def check_template_columns(template: str, columns: Iterable[str], spec_path: str
 def fill_template(template: str, prompt: str, cells: RowReader) -> str:
     """Fill the template with the row's columns.
 
-    Raises DataError for a column that is missing, or neither text nor number.
+    Raises DataError for a column that is missing, or neither text, number nor list of texts.
     """
-    return fill_placeholders(template, lambda name: prompt if name == PROMPT else cells.template_text(name))
+
+    def text(name: str) -> str:
+        if name == PROMPT:
+            return prompt
+        if name.endswith(LETTERED) and not cells.has(name):
+            return _lettered(name.removesuffix(LETTERED), cells)
+        return cells.template_text(name)
+
+    return fill_placeholders(template, text)
+
+
+def _lettered(column: str, cells: RowReader) -> str:
+    """Return a list of texts as lettered lines. Raises RowError."""
+    choices = cells.texts(column)
+    if len(choices) > len(_LETTERS):
+        raise cells.error(column, f"has {len(choices)} choices; there are letters for {len(_LETTERS)}")
+    return "\n".join(f"{letter}) {choice}" for letter, choice in zip(_LETTERS, choices, strict=False))
 
 
 def fill_last_user_message(

@@ -76,7 +76,7 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
     Raises DataError where a source is missing or empty, or lacks a named column.
     """
     spec = job.spec
-    train = _open_dataset(spec.data, "spec.data", cache, results)
+    train = _open_dataset(spec.data, f"spec.data.{spec.data.member}", cache, results)
     hint = spec.hint
     if hint is not None:
         for rows in train:
@@ -91,7 +91,7 @@ def _open_held_out(
     spec: AlignmentJobSpec, rows: HeldOutRows, cache: Path, results: Mapping[str, Path]
 ) -> list[RowDataset]:
     """Open a set of held-out rows."""
-    datasets = _open_dataset(rows.data, rows.field("data"), cache, results)
+    datasets = _open_dataset(rows.data, format_path(("spec", *rows.rows_path)), cache, results)
     if rows.group_by is not None:
         field = rows.field("groupBy")
         for dataset in datasets:
@@ -156,7 +156,6 @@ def _require_scored_columns(rows: RowDataset, entry: ScoreCalls, path: str) -> N
 def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> list[RowDataset]:
     """Open the source, or each entry of the mixture."""
     rows = data.value
-    path = f"{path}.{data.member}"
     if rows.source is not None:
         sources = [
             open_source(rows.source, f"{path}.source", cache, rows.limit, results).with_columns(rows.values)

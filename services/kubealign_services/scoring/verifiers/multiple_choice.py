@@ -28,15 +28,23 @@ class MultipleChoice:
         answer = row[self._column]
         if answer is None:
             return RewardResult(None)
-        letter = str(answer).strip().strip("().").upper()
-        if len(letter) != 1 or letter not in self._choices:
+        letter = self._letter(answer)
+        if letter is None:
             raise UnusableRow(
-                f"{self._column} is {str(answer)[:200]!r}; it must be one of {', '.join(self._choices)}"
+                f"{self._column} is {str(answer)[:200]!r}; it must be one of {', '.join(self._choices)}, or "
+                f"an index from 0 to {len(self._choices) - 1}"
             )
         choice = self.choice(response)
         return RewardResult(
             float(choice == letter), explanation=f"chose {choice or 'no letter'}; the answer is {letter}"
         )
+
+    def _letter(self, answer: Any) -> str | None:
+        """Return the letter of a row's answer, a letter or an index; None for any other value."""
+        if isinstance(answer, int) and not isinstance(answer, bool):
+            return self._choices[answer] if 0 <= answer < len(self._choices) else None
+        letter = str(answer).strip().strip("().").upper()
+        return letter if len(letter) == 1 and letter in self._choices else None
 
     def choice(self, response: str) -> str | None:
         """Return the letter that the response chooses; None where it chooses none."""

@@ -39,6 +39,32 @@ def test_text_formats() -> None:
     assert read_example(data("unpaired"), ROW, 4) == Example(4, "p", {"response": "r"}, label=False)
 
 
+def test_a_text_is_one_message_of_the_user() -> None:
+    chat = {"format": {"chat": {"messages": "question"}}}
+    row = {"question": "2+2?", "options": ["3", "4"]}
+    assert read_example(data("prompts", **chat), row, 0).prompt == [USER]
+    template = "{prompt}\n{options:lettered}\n\n{options}"
+    filled = read_example(data("prompts", **chat, template=template), row, 0)
+    assert filled.prompt == [{"role": "user", "content": "2+2?\nA) 3\nB) 4\n\n3\n4"}]
+    with pytest.raises(DataError, match="not a list of messages"):
+        read_example(data("demonstrations", **chat), row, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ([], "not a list of texts"),
+        (["3", 4], "not a list of texts"),
+        ("3", "not a list"),
+        (["x"] * 27, "has 27 choices; there are letters for 26"),
+    ],
+)
+def test_lettered_choices_are_a_list_of_texts(options: Any, problem: str) -> None:
+    rows = data("prompts", template="{prompt} {options:lettered}")
+    with pytest.raises(DataError, match=f"column 'options'.*{problem}"):
+        read_example(rows, {"prompt": "p", "options": options}, 0)
+
+
 def test_ratings_with_an_unknown_one() -> None:
     columns = {"format": {"text": {"ratings": ["wit", "rating"]}}}
     assert read_example(data("ratings", **columns), ROW, 0).ratings == [None, 3.0]
@@ -155,7 +181,7 @@ def test_referenced_columns_by_spec_path() -> None:
             {"prompt": "p", "chosen": "c", "rejected": "x", "better": None},
             r"column 'better' holds None \(NoneType\), not a finite number",
         ),
-        ("prompts", {"format": {"chat": {}}}, {"messages": "hi"}, "not a list of messages"),
+        ("prompts", {"format": {"chat": {}}}, {"messages": 4}, "not a list of messages"),
         ("prompts", {"format": {"chat": {}}}, {"messages": []}, "not a list of messages"),
         ("prompts", {"format": {"chat": {}}}, {"messages": [{"role": "user"}]}, "message 1 is"),
         (

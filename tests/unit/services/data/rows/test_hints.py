@@ -58,7 +58,7 @@ def test_a_system_message_carries_the_hint() -> None:
 
 @pytest.mark.parametrize("value", [None, [4], {"text": "4"}])
 def test_a_hint_that_is_no_text_is_refused(value: Any) -> None:
-    problem = "row 5: column 'answer' holds .*, not a text or a number to be put into the template"
+    problem = "row 5: column 'answer' holds .*, not a text, number or list of texts to be put"
     with pytest.raises(DataError, match=problem):
         hinted({"template": "{prompt}{answer}"}, {"prompt": "2+2=", "answer": value})
 

@@ -56,7 +56,7 @@ def test_numbers_are_written_plainly(value: Any, written: str) -> None:
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan")])
 def test_non_text_values_are_rejected(value: Any) -> None:
     with pytest.raises(
-        DataError, match=r"row 3: column 'quality' holds .*, not a text or a number to be put"
+        DataError, match=r"row 3: column 'quality' holds .*, not a text, number or list of texts to be put"
     ):
         read_example(data("prompts", "{quality}"), {"prompt": "p", "quality": value}, 2)
 

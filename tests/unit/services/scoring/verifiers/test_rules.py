@@ -106,6 +106,13 @@ def test_multiple_choice_needs_one_of_the_letters() -> None:
     assert score({"multipleChoice": {"choices": "ABCDE"}}, "E", answer="E") == 1
 
 
+def test_multiple_choice_knows_the_index_of_a_letter() -> None:
+    assert [score({"multipleChoice": {}}, "C", answer=index) for index in range(4)] == [0, 0, 1, 0]
+    for answer in (4, -1, True):
+        with pytest.raises(UnusableRow, match="an index from 0 to 3"):
+            score({"multipleChoice": {}}, "A", answer=answer)
+
+
 def test_regex() -> None:
     assert score({"regex": {"pattern": r"\d+"}}, "a 12 b") == 1
     assert score({"regex": {"pattern": r"\d+"}}, "a b") == 0
