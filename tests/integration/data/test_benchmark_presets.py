@@ -80,7 +80,10 @@ CASES: dict[Benchmark, tuple[dict[str, Any], list[str], str, str]] = {
             "test_setup_code": "limit = 6",
             "challenge_test_list": [],
         },
-        ["your task: Write a function to double a number.", "assert double(3) == limit\nassert double(0) == 0"],
+        [
+            "your task: Write a function to double a number.",
+            "assert double(3) == limit\nassert double(0) == 0",
+        ],
         "```python\ndef double(n):\n    return n + n\n```",
         "```python\ndef double(n):\n    return n * n\n```",
     ),
