@@ -31,6 +31,7 @@ from kubealign.spec.cross_field_validation import (
     NO_STEPS_TO_OVERLAP,
     NO_TEACHERS_TO_NAME,
     NO_WORKFLOW_GIVES_REWARDS,
+    REVISIONS_ARE_SCORED_ALONE,
     REWARD_SOURCES_NEED_MIXTURE,
     RUNS_NO_WORKFLOW,
     STREAMS_NO_HINTS,
@@ -45,6 +46,7 @@ from kubealign.spec.cross_field_validation import (
     checkpoint_source_refusal,
     missing_length_message,
     reference_sample_remedy,
+    scores_given_rows_message,
     streaming_refusal,
     unusable_teachers_message,
     unused_teacher_message,
@@ -76,7 +78,7 @@ def cross_field_rules() -> Iterator[CelRule]:
         )
         yield _length_rule(name, algorithm_is_set, model)
         yield from _data_rules(name, algorithm_is_set, model)
-        yield from _reward_rules(name, algorithm_is_set, model.rewards)
+        yield from _reward_rules(name, algorithm_is_set, model)
         yield from _curriculum_rules(name, algorithm_is_set, model)
         yield from _streaming_rules(name, algorithm_is_set, model)
         refusal = checkpoint_source_refusal(name, model)
@@ -249,7 +251,8 @@ def _dataset_rules(name: str, algorithm_is_set: str, kind: str, *, scores: bool)
         )
 
 
-def _reward_rules(name: str, algorithm_is_set: str, use: Requirement) -> Iterator[CelRule]:
+def _reward_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+    use = model.rewards
     if use is Requirement.NEEDED:
         message = f"{name} needs rewards: name at least one"
         yield CelRule(implies(algorithm_is_set, "self.rewards.size() > 0"), message, field_path=".rewards")
@@ -257,6 +260,17 @@ def _reward_rules(name: str, algorithm_is_set: str, use: Requirement) -> Iterato
         remedy = "remove them (validation.sampling.scores measures samples)"
         message = f"{name} does not use rewards: {remedy}"
         yield CelRule(implies(algorithm_is_set, "self.rewards.size() == 0"), message, field_path=".rewards")
+    elif not model.samples:
+        yield _sample_scope_rule(algorithm_is_set, scores_given_rows_message(name))
+    elif "revise" in model.model_fields:
+        revises = f"{algorithm_is_set} && has(self.algorithm.{name}.revise)"
+        yield _sample_scope_rule(revises, REVISIONS_ARE_SCORED_ALONE)
+
+
+def _sample_scope_rule(condition: str, message: str) -> CelRule:
+    """Return the rule that no reward scores groups under a condition."""
+    scores_samples = "self.rewards.all(r, r.scope == 'Sample')"
+    return CelRule(implies(condition, scores_samples), message, field_path=".rewards")
 
 
 #: Condition that the prompts are a mixture.

@@ -91,6 +91,7 @@ from kubealign.spec.sections.rewards import (
     NO_CALLS_OF_ITS_OWN,
     NO_CODE_OF_ITS_OWN,
     NO_ERRORS_OF_ITS_OWN,
+    NO_GROUPS,
     NO_PROCESS_OF_ITS_OWN,
     NOT_OF_EPISODES,
     REWARD_SOURCES,
@@ -118,6 +119,7 @@ from kubealign.spec.sections.validation import (
     PRESET_SCORE,
     ROWS_ARE_IN_SETS,
     SCORE_SOURCES,
+    SCORES_NO_GROUPS,
     TOO_FEW_SAMPLES,
     VERIFIER_CONNECTS_NOWHERE,
     EarlyStopping,
@@ -666,6 +668,9 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             NO_CODE_OF_ITS_OWN,
             field_path=".egress",
         ),
+        CelRule(
+            "self.scope == 'Sample' || has(self.function) || has(self.plugin)", NO_GROUPS, field_path=".scope"
+        ),
         _CODE_TIME_RULE,
         *(
             CelRule(
@@ -716,6 +721,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         CelRule(
             "self.egress.size() == 0 || !has(self.verifier)", VERIFIER_CONNECTS_NOWHERE, field_path=".egress"
         ),
+        CelRule("self.scope == 'Sample' || has(self.function)", SCORES_NO_GROUPS, field_path=".scope"),
         *_RESERVED_NAME_RULES,
     ],
     TrackerSpec: exactly_one_of(

@@ -72,6 +72,8 @@ HINT_NEEDS_CHAT = "text prompts have no system message: set User, or data.prompt
 TEACHER_IS_NO_REFERENCE = "with distribution the teacher is teacher.model"
 TEACHERS_ARE_NO_REFERENCE = "teachers names the teachers: remove it"
 
+#: Error of a reward of the scope Group whose responses are revised.
+REVISIONS_ARE_SCORED_ALONE = "revised responses are scored one by one: write Sample, or remove revise"
 #: Errors of rewards of some sources of prompts.
 REWARD_SOURCES_NEED_MIXTURE = "there are no sources to choose from: set data.prompts.mixture, or remove it"
 RUNS_NO_WORKFLOW = "runs no workflow, which would give the reward: choose another source"
@@ -200,6 +202,31 @@ def _check_episode_rewards(
             yield path, reward.episode, problem
         elif workflow is None or not workflow.gives_rewards:
             yield path, reward.episode, NO_WORKFLOW_GIVES_REWARDS
+
+
+def _check_group_scope(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:
+    """Yield the problems of rewards that score groups, where the responses are scored one by one."""
+    name = _algorithm_name(algorithm)
+    if algorithm.value.rewards is Requirement.NONE:
+        return
+    if not algorithm.value.samples:
+        remedy = scores_given_rows_message(name)
+    elif getattr(algorithm.value, "revise", None) is not None:
+        remedy = REVISIONS_ARE_SCORED_ALONE
+    else:
+        return
+    for index, reward in enumerate(rewards):
+        if reward.scores_groups:
+            yield ("rewards", index, "scope"), reward.scope, remedy
+
+
+def scores_given_rows_message(name: str) -> str:
+    """Return the error of a reward of the scope Group with an algorithm that samples nothing.
+
+    Args:
+        name: Field of the algorithm in documents.
+    """
+    return f"{name} scores given responses, one for each prompt: write Sample"
 
 
 def _check_reward_sources(algorithm: Algorithm, data: Data, rewards: list[Reward]) -> Iterator[FieldProblem]:
@@ -668,6 +695,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_length,
     _check_data,
     _check_rewards,
+    _check_group_scope,
     _check_reward_sources,
     _check_episode_rewards,
     _check_dynamic_sampling,

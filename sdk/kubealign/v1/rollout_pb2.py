@@ -26,7 +26,7 @@ from kubealign.v1 import batch_pb2 as kubealign_dot_v1_dot_batch__pb2
 from kubealign.v1 import options_pb2 as kubealign_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akubealign/v1/rollout.proto\x12\x0ckubealign.v1\x1a\x18kubealign/v1/batch.proto\x1a\x1akubealign/v1/options.proto\"\x8b\x01\n\x08Sampling\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x12\n\nmin_tokens\x18\x02 \x01(\r\x12\x13\n\x0btemperature\x18\x03 \x01(\x01\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\r\n\x05top_p\x18\x05 \x01(\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\"\x82\x03\n\x08WorkItem\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x15\n\rprompt_tokens\x18\x04 \x03(\r\x12\x0f\n\x07samples\x18\x05 \x01(\r\x12\r\n\x05seeds\x18\x06 \x03(\x04\x12\x13\n\x0bmin_version\x18\x07 \x01(\x04\x12(\n\x08sampling\x18\x08 \x01(\x0b\x32\x16.kubealign.v1.Sampling\x12\x0f\n\x07\x63olumns\x18\t \x01(\x0c\x12\x10\n\x08\x64\x65\x61\x64line\x18\n \x01(\x01\x12\x0f\n\x07purpose\x18\x0b \x01(\t\x12\x16\n\x0egreedy_samples\x18\x0c \x01(\r\x12\x31\n\rcontinuations\x18\r \x03(\x0b\x32\x1a.kubealign.v1.Continuation\x12\x19\n\x11reference_samples\x18\x0e \x01(\r\x12\x1e\n\x11remaining_seconds\x18\x0f \x01(\x01H\x00\x88\x01\x01\x42\x14\n\x12_remaining_seconds\"\x1e\n\x0c\x43ontinuation\x12\x0e\n\x06tokens\x18\x01 \x03(\r\"\x93\x03\n\x07Rollout\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0e\n\x06sample\x18\x04 \x01(\r\x12\x0e\n\x06worker\x18\x05 \x01(\t\x12+\n\x08sequence\x18\x06 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\x12\x31\n\rfinish_reason\x18\x07 \x01(\x0e\x32\x1a.kubealign.v1.FinishReason\x12\r\n\x05\x65rror\x18\x08 \x01(\t\x12\x0f\n\x07\x63olumns\x18\t \x01(\x0c\x12\x0f\n\x07purpose\x18\n \x01(\t\x12\x0f\n\x07seconds\x18\x0b \x01(\x01\x12\x10\n\x08response\x18\x0c \x01(\t\x12\r\n\x05turns\x18\r \x01(\r\x12\x13\n\x0btool_errors\x18\x0e \x01(\r\x12\x18\n\x0btemperature\x18\x0f \x01(\x01H\x00\x88\x01\x01\x12\x34\n\x0f\x65pisode_rewards\x18\x10 \x03(\x0b\x32\x1b.kubealign.v1.EpisodeRewardB\x0e\n\x0c_temperature\"\xe8\x01\n\rEpisodeReward\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\'\n\x05turns\x18\x03 \x03(\x0b\x32\x18.kubealign.v1.TurnReward\x12\x39\n\x07metrics\x18\x04 \x03(\x0b\x32(.kubealign.v1.EpisodeReward.MetricsEntry\x12\x13\n\x0b\x65xplanation\x18\x05 \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_reward\"+\n\nTurnReward\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0e\n\x06reward\x18\x02 \x01(\x01\"7\n\x0fGenerateRequest\x12$\n\x04item\x18\x01 \x01(\x0b\x32\x16.kubealign.v1.WorkItem\"\x16\n\x14RolloutStatusRequest\"\x9a\x01\n\rRolloutStatus\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12(\n\x07weights\x18\x02 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12\x0f\n\x07running\x18\x03 \x01(\r\x12\x0f\n\x07waiting\x18\x04 \x01(\r\x12\x18\n\x10generated_tokens\x18\x05 \x01(\x04\x12\x13\n\x0bquarantined\x18\x06 \x01(\x08*y\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x18\n\x14\x46INISH_REASON_FAILED\x10\x03\x32\xbb\x01\n\x0eRolloutService\x12P\n\x08Generate\x12\x1d.kubealign.v1.GenerateRequest\x1a\x15.kubealign.v1.Rollout\"\x0c\xca\xeb#\x08\n\x06\x64river0\x01\x12W\n\x06Status\x12\".kubealign.v1.RolloutStatusRequest\x1a\x1b.kubealign.v1.RolloutStatus\"\x0c\xca\xeb#\x08\n\x06\x64riverb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akubealign/v1/rollout.proto\x12\x0ckubealign.v1\x1a\x18kubealign/v1/batch.proto\x1a\x1akubealign/v1/options.proto\"\x8b\x01\n\x08Sampling\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x12\n\nmin_tokens\x18\x02 \x01(\r\x12\x13\n\x0btemperature\x18\x03 \x01(\x01\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\r\n\x05top_p\x18\x05 \x01(\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\"\x82\x03\n\x08WorkItem\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x15\n\rprompt_tokens\x18\x04 \x03(\r\x12\x0f\n\x07samples\x18\x05 \x01(\r\x12\r\n\x05seeds\x18\x06 \x03(\x04\x12\x13\n\x0bmin_version\x18\x07 \x01(\x04\x12(\n\x08sampling\x18\x08 \x01(\x0b\x32\x16.kubealign.v1.Sampling\x12\x0f\n\x07\x63olumns\x18\t \x01(\x0c\x12\x10\n\x08\x64\x65\x61\x64line\x18\n \x01(\x01\x12\x0f\n\x07purpose\x18\x0b \x01(\t\x12\x16\n\x0egreedy_samples\x18\x0c \x01(\r\x12\x31\n\rcontinuations\x18\r \x03(\x0b\x32\x1a.kubealign.v1.Continuation\x12\x19\n\x11reference_samples\x18\x0e \x01(\r\x12\x1e\n\x11remaining_seconds\x18\x0f \x01(\x01H\x00\x88\x01\x01\x42\x14\n\x12_remaining_seconds\"\x1e\n\x0c\x43ontinuation\x12\x0e\n\x06tokens\x18\x01 \x03(\r\"\xb9\x03\n\x07Rollout\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0e\n\x06sample\x18\x04 \x01(\r\x12\x0e\n\x06worker\x18\x05 \x01(\t\x12+\n\x08sequence\x18\x06 \x01(\x0b\x32\x19.kubealign.v1.PackedBatch\x12\x31\n\rfinish_reason\x18\x07 \x01(\x0e\x32\x1a.kubealign.v1.FinishReason\x12\r\n\x05\x65rror\x18\x08 \x01(\t\x12\x0f\n\x07\x63olumns\x18\t \x01(\x0c\x12\x0f\n\x07purpose\x18\n \x01(\t\x12\x0f\n\x07seconds\x18\x0b \x01(\x01\x12\x10\n\x08response\x18\x0c \x01(\t\x12\r\n\x05turns\x18\r \x01(\r\x12\x13\n\x0btool_errors\x18\x0e \x01(\r\x12\x18\n\x0btemperature\x18\x0f \x01(\x01H\x00\x88\x01\x01\x12\x34\n\x0f\x65pisode_rewards\x18\x10 \x03(\x0b\x32\x1b.kubealign.v1.EpisodeReward\x12$\n\x05group\x18\x11 \x03(\x0b\x32\x15.kubealign.v1.RolloutB\x0e\n\x0c_temperature\"\xe8\x01\n\rEpisodeReward\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\'\n\x05turns\x18\x03 \x03(\x0b\x32\x18.kubealign.v1.TurnReward\x12\x39\n\x07metrics\x18\x04 \x03(\x0b\x32(.kubealign.v1.EpisodeReward.MetricsEntry\x12\x13\n\x0b\x65xplanation\x18\x05 \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_reward\"+\n\nTurnReward\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0e\n\x06reward\x18\x02 \x01(\x01\"7\n\x0fGenerateRequest\x12$\n\x04item\x18\x01 \x01(\x0b\x32\x16.kubealign.v1.WorkItem\"\x16\n\x14RolloutStatusRequest\"\x9a\x01\n\rRolloutStatus\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12(\n\x07weights\x18\x02 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12\x0f\n\x07running\x18\x03 \x01(\r\x12\x0f\n\x07waiting\x18\x04 \x01(\r\x12\x18\n\x10generated_tokens\x18\x05 \x01(\x04\x12\x13\n\x0bquarantined\x18\x06 \x01(\x08*y\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x18\n\x14\x46INISH_REASON_FAILED\x10\x03\x32\xbb\x01\n\x0eRolloutService\x12P\n\x08Generate\x12\x1d.kubealign.v1.GenerateRequest\x1a\x15.kubealign.v1.Rollout\"\x0c\xca\xeb#\x08\n\x06\x64river0\x01\x12W\n\x06Status\x12\".kubealign.v1.RolloutStatusRequest\x1a\x1b.kubealign.v1.RolloutStatus\"\x0c\xca\xeb#\x08\n\x06\x64riverb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,8 +39,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLLOUTSERVICE'].methods_by_name['Generate']._serialized_options = b'\312\353#\010\n\006driver'
   _globals['_ROLLOUTSERVICE'].methods_by_name['Status']._loaded_options = None
   _globals['_ROLLOUTSERVICE'].methods_by_name['Status']._serialized_options = b'\312\353#\010\n\006driver'
-  _globals['_FINISHREASON']._serialized_start=1585
-  _globals['_FINISHREASON']._serialized_end=1706
+  _globals['_FINISHREASON']._serialized_start=1623
+  _globals['_FINISHREASON']._serialized_end=1744
   _globals['_SAMPLING']._serialized_start=99
   _globals['_SAMPLING']._serialized_end=238
   _globals['_WORKITEM']._serialized_start=241
@@ -48,19 +48,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTINUATION']._serialized_start=629
   _globals['_CONTINUATION']._serialized_end=659
   _globals['_ROLLOUT']._serialized_start=662
-  _globals['_ROLLOUT']._serialized_end=1065
-  _globals['_EPISODEREWARD']._serialized_start=1068
-  _globals['_EPISODEREWARD']._serialized_end=1300
-  _globals['_EPISODEREWARD_METRICSENTRY']._serialized_start=1243
-  _globals['_EPISODEREWARD_METRICSENTRY']._serialized_end=1289
-  _globals['_TURNREWARD']._serialized_start=1302
-  _globals['_TURNREWARD']._serialized_end=1345
-  _globals['_GENERATEREQUEST']._serialized_start=1347
-  _globals['_GENERATEREQUEST']._serialized_end=1402
-  _globals['_ROLLOUTSTATUSREQUEST']._serialized_start=1404
-  _globals['_ROLLOUTSTATUSREQUEST']._serialized_end=1426
-  _globals['_ROLLOUTSTATUS']._serialized_start=1429
-  _globals['_ROLLOUTSTATUS']._serialized_end=1583
-  _globals['_ROLLOUTSERVICE']._serialized_start=1709
-  _globals['_ROLLOUTSERVICE']._serialized_end=1896
+  _globals['_ROLLOUT']._serialized_end=1103
+  _globals['_EPISODEREWARD']._serialized_start=1106
+  _globals['_EPISODEREWARD']._serialized_end=1338
+  _globals['_EPISODEREWARD_METRICSENTRY']._serialized_start=1281
+  _globals['_EPISODEREWARD_METRICSENTRY']._serialized_end=1327
+  _globals['_TURNREWARD']._serialized_start=1340
+  _globals['_TURNREWARD']._serialized_end=1383
+  _globals['_GENERATEREQUEST']._serialized_start=1385
+  _globals['_GENERATEREQUEST']._serialized_end=1440
+  _globals['_ROLLOUTSTATUSREQUEST']._serialized_start=1442
+  _globals['_ROLLOUTSTATUSREQUEST']._serialized_end=1464
+  _globals['_ROLLOUTSTATUS']._serialized_start=1467
+  _globals['_ROLLOUTSTATUS']._serialized_end=1621
+  _globals['_ROLLOUTSERVICE']._serialized_start=1747
+  _globals['_ROLLOUTSERVICE']._serialized_end=1934
 # @@protoc_insertion_point(module_scope)

@@ -79,7 +79,7 @@ class Continuation(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "sample", "worker", "sequence", "finish_reason", "error", "columns", "purpose", "seconds", "response", "turns", "tool_errors", "temperature", "episode_rewards")
+    __slots__ = ("fence", "group_id", "attempt", "sample", "worker", "sequence", "finish_reason", "error", "columns", "purpose", "seconds", "response", "turns", "tool_errors", "temperature", "episode_rewards", "group")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class Rollout(_message.Message):
     TOOL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     EPISODE_REWARDS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -112,7 +113,8 @@ class Rollout(_message.Message):
     tool_errors: int
     temperature: float
     episode_rewards: _containers.RepeatedCompositeFieldContainer[EpisodeReward]
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., worker: _Optional[str] = ..., sequence: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., columns: _Optional[bytes] = ..., purpose: _Optional[str] = ..., seconds: _Optional[float] = ..., response: _Optional[str] = ..., turns: _Optional[int] = ..., tool_errors: _Optional[int] = ..., temperature: _Optional[float] = ..., episode_rewards: _Optional[_Iterable[_Union[EpisodeReward, _Mapping]]] = ...) -> None: ...
+    group: _containers.RepeatedCompositeFieldContainer[Rollout]
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., worker: _Optional[str] = ..., sequence: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., columns: _Optional[bytes] = ..., purpose: _Optional[str] = ..., seconds: _Optional[float] = ..., response: _Optional[str] = ..., turns: _Optional[int] = ..., tool_errors: _Optional[int] = ..., temperature: _Optional[float] = ..., episode_rewards: _Optional[_Iterable[_Union[EpisodeReward, _Mapping]]] = ..., group: _Optional[_Iterable[_Union[Rollout, _Mapping]]] = ...) -> None: ...
 
 class EpisodeReward(_message.Message):
     __slots__ = ("source", "reward", "turns", "metrics", "explanation")

@@ -1,7 +1,9 @@
 """Purposes of the rollouts that scorers take from the bus."""
 
+from kubealign.spec.held_out_rows import HeldOutRows
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rewards import Reward
+from kubealign.spec.sections.validation import ValidationScore
 
 #: Purpose of the rollouts that the policy is trained on.
 TRAINING = "train"
@@ -20,23 +22,6 @@ def is_validation(purpose: str) -> bool:
     return purpose.partition("/")[0] == VALIDATION
 
 
-def reward_purposes(job: AlignmentJob, reward: Reward) -> frozenset[str]:
-    """Return the purposes of the rollouts that a reward scores: those of training, of validation.data, and of
-    the validation sets that name the reward.
-    """
-    scored = [rows.name for rows in job.spec.held_out_rows if rows.is_scored_by(reward)]
-    return frozenset({training_purpose(job, reward.name), *map(validation_purpose, scored)})
-
-
-def score_purposes(job: AlignmentJob, name: str) -> frozenset[str]:
-    """Return the purpose of the rollouts that a validation score of this name scores: those of its set."""
-    return frozenset(
-        validation_purpose(rows.name)
-        for rows in job.spec.held_out_rows
-        if any(score.name == name for score in rows.scores)
-    )
-
-
 def requested_purpose(purpose: str, source: str) -> str:
     """Return the purpose of a rollout that the driver publishes once more for one scorer alone.
 
@@ -44,7 +29,8 @@ def requested_purpose(purpose: str, source: str) -> str:
         purpose: Purpose of the rollout's work item.
         source: Name of the reward, or "reference".
     """
-    return f"{purpose}/{source}"
+    # No name has this character, so that the purpose is none of a validation set.
+    return f"{purpose}@{source}"
 
 
 def training_purpose(job: AlignmentJob, source: str) -> str:
@@ -56,3 +42,25 @@ def training_purpose(job: AlignmentJob, source: str) -> str:
     if job.spec.effective_overlap.score_on_arrival:
         return TRAINING
     return requested_purpose(TRAINING, source)
+
+
+def scored_purposes(job: AlignmentJob, entry: Reward | ValidationScore) -> frozenset[str]:
+    """Return the purposes of the rollouts that a reward or a validation score takes.
+
+    A reward takes those of training, of validation.data, and of the validation sets that name it; a validation
+    score those of its own rows. An entry that scores groups takes only the requests with all samples of a
+    prompt.
+    """
+    is_reward = isinstance(entry, Reward)
+    scored = [validation_purpose(rows.name) for rows in job.spec.held_out_rows if _scores(entry, rows)]
+    if entry.scores_groups:
+        purposes = [TRAINING, *scored] if is_reward else scored
+        return frozenset(requested_purpose(purpose, entry.name) for purpose in purposes)
+    return frozenset([training_purpose(job, entry.name), *scored] if is_reward else scored)
+
+
+def _scores(entry: Reward | ValidationScore, rows: HeldOutRows) -> bool:
+    """Return True if a reward or a validation score scores the responses to held-out rows."""
+    if isinstance(entry, Reward):
+        return rows.is_scored_by(entry)
+    return any(score.name == entry.name for score in rows.scores)

@@ -18,6 +18,7 @@ from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.messaging.contract import Bus, Delivery
 from kubealign_services.messaging.decoding import decode_or_reject
 from kubealign_services.runtime.rpc.errors import InvalidRequest
+from kubealign_services.scoring.group_requests import unpack_samples
 from kubealign_services.telemetry.message_tracing import batch_spans
 from kubealign_services.telemetry.rates import BusyShare, Rate
 from kubealign_services.telemetry.span_status import mark_failed
@@ -33,7 +34,7 @@ _MAX_GATHERING_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
-#: Scores rollouts, one score each, in their order.
+#: Scores rollouts, one score each, in their order. The samples of a group follow one another.
 Scorer = Callable[[Sequence[rollout_pb2.Rollout]], Awaitable[list[scoring_pb2.Score]]]
 
 
@@ -143,7 +144,7 @@ class ScoreWorker:
                 "Score", "rollouts", [headers for _, headers in current], self._span_attributes
             ) as spans,
         ):
-            scores = await self._score_valid([rollout for rollout, _ in current], spans)
+            scores = await self._score_valid([unpack_samples(rollout) for rollout, _ in current], spans)
         self._call_seconds = time.monotonic() - started
         self._scored += len(scores)
         return scores
@@ -152,28 +153,30 @@ class ScoreWorker:
         return {"kubealign.scorer": self._consumer, "kubealign.rollouts": rollouts}
 
     async def _score_valid(
-        self, rollouts: Sequence[rollout_pb2.Rollout], spans: Sequence[Span]
+        self, messages: Sequence[Sequence[rollout_pb2.Rollout]], spans: Sequence[Span]
     ) -> list[scoring_pb2.Score]:
-        """Score rollouts; one that the scorer refuses has no score, and its group is requested again when it
-        is overdue.
+        """Score rollouts; those of a message that the scorer refuses have no score, and their group is
+        requested again when it is overdue.
 
         Args:
-            spans: Span of each rollout, which is marked if the rollout has no score or a failed one.
+            messages: Rollouts of each message: one, or all samples of a group.
+            spans: Span of each message, which is marked if a rollout has no score or a failed one.
         """
         try:
-            scores = await self._scorer(rollouts)
+            scores = await self._scorer([rollout for rollouts in messages for rollout in rollouts])
         except InvalidRequest as error:
-            if len(rollouts) > 1:
+            if len(messages) > 1:
                 return [
                     score
-                    for rollout, span in zip(rollouts, spans, strict=True)
-                    for score in await self._score_valid([rollout], [span])
+                    for rollouts, span in zip(messages, spans, strict=True)
+                    for score in await self._score_valid([rollouts], [span])
                 ]
-            log.error("refused a rollout", extra={"group": rollouts[0].group_id, "cause": str(error)})
+            log.error("refused a rollout", extra={"group": messages[0][0].group_id, "cause": str(error)})
             mark_failed(spans[0], type(error).__name__)
             return []
+        owners = [span for rollouts, span in zip(messages, spans, strict=True) for _ in rollouts]
         # Not strict: a wrong number of scores must not raise here for the sake of the spans.
-        for score, span in zip(scores, spans, strict=False):
+        for score, span in zip(scores, owners, strict=False):
             if score.error:
                 mark_failed(span, "FailedScore")
         return scores

@@ -36,7 +36,7 @@ from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
-from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls
+from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls, ScoreScope
 from kubealign.spec.sections.verifiers import Verifier
 
 
@@ -104,6 +104,9 @@ NO_ERRORS_OF_ITS_OWN = "a model has no errors of its own: remove it"
 
 #: Message for the egress of a reward that is a model or a verifier.
 NO_CODE_OF_ITS_OWN = "only a function, a plugin, http and judge connect to other servers: remove it"
+
+#: Message for `scope` of a reward that scores samples one by one.
+NO_GROUPS = "only a function or a plugin can score all responses to a prompt at once: write Sample"
 
 #: Message for `concurrency` of a reward that is a model.
 NO_CALLS_OF_ITS_OWN = "a model scores its samples in one batch: remove it"
@@ -252,6 +255,11 @@ class Reward(ScoreCalls, SpecModel):
         description="Not for models: calls in flight in each replica, which are requests to another server, "
         "or processes of a function. null: 8 for http and judge, else 1.",
     )
+    scope: ScoreScope = Field(
+        ScoreScope.SAMPLE,
+        description="Responses of a call. Group is only for function and plugin, with an algorithm that "
+        "samples; timeoutSeconds and onError then hold for all responses to a prompt together.",
+    )
     ranks: Ranks = Field(1, description=f"{SCORER_RANKS} More than 1 only for models with placement Own.")
     processes_per_pod: ProcessesPerPod | None = Field(
         None, description=f"{PROCESSES_PER_POD} Only with placement Own."
@@ -316,6 +324,8 @@ class Reward(ScoreCalls, SpecModel):
             raise field_errors("Reward", (("concurrency",), self.concurrency, NO_CALLS_OF_ITS_OWN))
         if (self.models or self.verifier is not None) and self.egress:
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
+        if self.scores_groups and self.function is None and self.plugin is None:
+            raise field_errors("Reward", (("scope",), self.scope, NO_GROUPS))
         self.check_code_time("Reward")
         if self.episode is not None:
             for name, default in NOT_OF_EPISODES.items():

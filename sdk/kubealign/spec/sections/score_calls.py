@@ -22,6 +22,16 @@ class RewardErrorPolicy(StrEnum):
     FAIL = "Fail"
 
 
+class ScoreScope(StrEnum):
+    """Sample: a call has any of the responses that wait, each of which is scored by itself.
+
+    Group: a call has all responses to one prompt.
+    """
+
+    SAMPLE = "Sample"
+    GROUP = "Group"
+
+
 class ScoreCalls:
     """Properties of an entry whose source may be a function, a verifier, or another server.
 
@@ -35,6 +45,12 @@ class ScoreCalls:
     concurrency: int | None
     timeout_seconds: float
     on_error: RewardErrorPolicy | None
+    scope: ScoreScope
+
+    @property
+    def scores_groups(self) -> bool:
+        """True where a call has all responses to one prompt."""
+        return self.scope is ScoreScope.GROUP
 
     @property
     def calls_a_server(self) -> bool:

@@ -26,7 +26,7 @@ from kubealign.spec.regular_expressions import check_one_group
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
 from kubealign.spec.sections.rewards import RewardFunction
-from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls
+from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls, ScoreScope
 from kubealign.spec.sections.verifiers import Verifier
 
 #: Message for a number of responses of pass@k.
@@ -40,6 +40,9 @@ SCORE_SOURCES = ("function", "verifier", "http", "judge")
 
 #: Message for the egress of a score that is a verifier.
 VERIFIER_CONNECTS_NOWHERE = "a verifier connects to no server: remove it"
+
+#: Message for `scope` of a score that scores samples one by one.
+SCORES_NO_GROUPS = "only a function can score all responses to a prompt at once: write Sample"
 
 
 class ValidationScore(ScoreCalls, SpecModel):
@@ -68,6 +71,11 @@ class ValidationScore(ScoreCalls, SpecModel):
         description="Calls in flight, which are requests to another server, or processes of a function. "
         "null: 8 for http and judge, else 1.",
     )
+    scope: ScoreScope = Field(
+        ScoreScope.SAMPLE,
+        description="Responses of a call. Group is only for function; timeoutSeconds and onError then hold "
+        "for all responses to a prompt together.",
+    )
     timeout_seconds: float = Field(
         30.0,
         gt=0,
@@ -89,6 +97,8 @@ class ValidationScore(ScoreCalls, SpecModel):
         require_exactly_one(self, list(SCORE_SOURCES))
         if self.verifier is not None and self.egress:
             raise field_errors("ValidationScore", (("egress",), self.egress, VERIFIER_CONNECTS_NOWHERE))
+        if self.scores_groups and self.function is None:
+            raise field_errors("ValidationScore", (("scope",), self.scope, SCORES_NO_GROUPS))
         self.check_code_time("ValidationScore")
         return self
 

@@ -89,6 +89,7 @@ from kubealign_services.roles.driver.weight_sync import (
     WeightSync,
 )
 from kubealign_services.runtime.process.bus_load import request_window
+from kubealign_services.scoring.group_requests import group_sources
 from kubealign_services.scoring.purposes import TRAINING, validation_purpose
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
 
@@ -192,9 +193,9 @@ async def build_source(
         window=None,
     )
     overlap = job.spec.effective_overlap
-    batch_scoring = None
+    batch_scoring, groups = None, group_sources(job)
     if not overlap.score_on_arrival:
-        batch_scoring = BatchScoring(context.collector, scorers.bus_sources, overlap.parallel_scoring)
+        batch_scoring = BatchScoring(context.collector, scorers.bus_sources, overlap.parallel_scoring, groups)
     buffer = GroupBuffer(
         context.collector,
         prompts,
@@ -206,6 +207,7 @@ async def build_source(
             dynamic_sampling=_build_dynamic_sampling(job),
             batch_scoring=batch_scoring,
             on_drop=None if curriculum is None else curriculum.measure_dropped,
+            group_sources=groups,
         ),
     )
     return GroupSource(
@@ -409,6 +411,7 @@ def _build_validation_sampler(
             (*on_bus, *(score.name for score in rows.scores)),
             context.critic,
             [reward for reward in rewards if reward.placement is RewardPlacement.WITH_CRITIC],
+            group_sources(job),
         ),
         ensure_published,
         rows.name,

@@ -53,14 +53,17 @@ class FunctionScorer(ResultScorer):
 
     async def _results(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[RewardResult]:
         contexts = [read_row_context(rollout) for rollout in rollouts]
-        columns = transpose([context["columns"] for context in contexts])
-        if self._adds_response_length:
-            columns[RESPONSE_LENGTH] = [_response_length(rollout) for rollout in rollouts]
         return await self._function.score(
             prompts=[context["prompt"] for context in contexts],
             responses=[rollout.response for rollout in rollouts],
-            columns=columns,
+            columns=transpose([context["columns"] for context in contexts]) | self._extra_columns(rollouts),
         )
+
+    def _extra_columns(self, rollouts: Sequence[rollout_pb2.Rollout]) -> dict[str, list[Any]]:
+        """Return the columns that the function takes besides those of the rows."""
+        if not self._adds_response_length:
+            return {}
+        return {RESPONSE_LENGTH: [_response_length(rollout) for rollout in rollouts]}
 
 
 def _response_length(rollout: rollout_pb2.Rollout) -> int:

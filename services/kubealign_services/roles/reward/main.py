@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
+from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rewards import Reward
 from kubealign.spec.sections.validation import ValidationScore
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
+from kubealign_services.roles.reward.group_scorer import GroupScorer
 from kubealign_services.roles.reward.result_scorer import ResultScorer
 from kubealign_services.roles.reward.server_scorer import ServerScorer
 from kubealign_services.roles.reward.servicer import RewardServicer
@@ -16,7 +18,8 @@ from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.functions.function_pool import FunctionPool
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
-from kubealign_services.scoring.purposes import reward_purposes, score_purposes
+from kubealign_services.scoring.group_requests import auxiliary_kinds
+from kubealign_services.scoring.purposes import scored_purposes
 from kubealign_services.scoring.row_sources import restrict_to_sources
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import MAX_PULL_COUNT
@@ -27,11 +30,11 @@ async def serve(context: ProcessContext) -> None:
     spec, name = context.job.spec, str(context.settings.reward)
     for reward in spec.rewards:
         if reward.name == name:
-            await _serve_reward(context, reward, reward_purposes(context.job, reward))
+            await _serve_reward(context, reward, scored_purposes(context.job, reward))
             return
     for score in spec.validation_scores:
         if score.name == name:
-            await _serve_calls(context, score, score_purposes(context.job, name))
+            await _serve_calls(context, score, scored_purposes(context.job, score))
             return
     names = [*(reward.name for reward in spec.rewards), *(score.name for score in spec.validation_scores)]
     raise PermanentFailure(f"the job has no reward {name}; there are {', '.join(names)}")
@@ -58,6 +61,9 @@ async def _serve_calls(
         most_samples = MAX_PULL_COUNT
         if entry.calls_a_server:
             most_samples = 1 if entry.http is None else entry.http.samples_per_request
+        elif entry.scores_groups:
+            # Every message is pulled, and about one in so many is a group: others are left to other calls.
+            most_samples = min(MAX_PULL_COUNT, _samples_per_prompt(context.job) + 1)
         await serve_scorer(
             context,
             f"reward-{entry.name}",
@@ -67,6 +73,12 @@ async def _serve_calls(
             calls=entry.calls_in_flight,
             most_samples=most_samples,
         )
+
+
+def _samples_per_prompt(job: AlignmentJob) -> int:
+    """Return the number of samples of a training prompt."""
+    algorithm = job.spec.algorithm.value
+    return int(getattr(algorithm, "samples_per_prompt", 1)) + len(auxiliary_kinds(job))
 
 
 @asynccontextmanager
@@ -94,6 +106,10 @@ async def _open_scorer(
     assert target is not None
     make = partial(FunctionReward, target, entry.timeout_seconds, name)
     async with _running(FunctionPool(make, entry.calls_in_flight)) as function:
+        if entry.scores_groups:
+            auxiliary = auxiliary_kinds(context.job)
+            yield GroupScorer(name, worker, function, entry.error_policy, count_failure, auxiliary)
+            return
         is_verifier = entry.verifier is not None
         yield FunctionScorer(name, worker, function, entry.error_policy, count_failure, is_verifier)
 

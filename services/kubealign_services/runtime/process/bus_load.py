@@ -85,6 +85,7 @@ def _uncapped_bounds(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]
         sources=_count_sources(job),
         longest_sequence=_longest_sequence(job),
         context_bytes=context_bytes,
+        rollout_copies=1 + _count_group_scorers(job),
     )
     return {subject: step[subject].combine(full_window[subject]) for subject in step}
 
@@ -105,8 +106,7 @@ def _bounds_of_step(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]:
         sources=_count_sources(job),
         longest_sequence=_longest_sequence_of_step(job),
         score_bytes_a_token=0 if distribution is None else 8 * distribution.candidates,
-        # Scorers that do not score on arrival are each sent every rollout once more.
-        rollout_copies=1 if spec.effective_overlap.score_on_arrival else 1 + _count_sources(job),
+        rollout_copies=_count_copies(job),
         context_bytes=context_bytes,
     )
 
@@ -114,6 +114,20 @@ def _bounds_of_step(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]:
 def _count_sources(job: AlignmentJob) -> int:
     """Return the number of scorers of a sample: rewards, validation scores, and a reference or a teacher."""
     return len(job.spec.rewards) + len(job.spec.validation_scores) + 1
+
+
+def _count_copies(job: AlignmentJob) -> int:
+    """Return the number of times that each sample of a step is published."""
+    if job.spec.effective_overlap.score_on_arrival:
+        return 1 + _count_group_scorers(job)
+    # Scorers that do not score on arrival are each sent every rollout once more.
+    return 1 + _count_sources(job)
+
+
+def _count_group_scorers(job: AlignmentJob) -> int:
+    """Return the number of scorers that are sent the samples of a prompt once more, in one message."""
+    rewards = sum(reward.scores_groups for reward in job.spec.rewards)
+    return rewards + sum(score.scores_groups for score in job.spec.validation_scores)
 
 
 def _windowed_group_sizes(job: AlignmentJob) -> set[int]:

@@ -15,12 +15,13 @@ MAX_CONSECUTIVE_HANGS = 3
 _CALLS_BEFORE_GROWTH = 16
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: Result of a sample, or its error.
 Outcome = RewardResult | RewardError
 
 
-class BatchedFunction(Generic[T]):
+class BatchedFunction(Generic[T, R]):
     """Function that is called on batches of samples, and on single samples where a batch fails.
 
     A batch that hangs is called again in halves until the sample that hangs is known, since the timeout is
@@ -37,7 +38,7 @@ class BatchedFunction(Generic[T]):
 
     def __init__(
         self,
-        call: Callable[[Sequence[T]], Awaitable[list[RewardResult]]],
+        call: Callable[[Sequence[T]], Awaitable[list[R]]],
         most_samples: int,
         reports_errors: bool,
     ) -> None:
@@ -50,16 +51,16 @@ class BatchedFunction(Generic[T]):
         # Error of the function that hangs on every sample, until the next samples.
         self._permanent_hang: RewardHung | None = None
 
-    async def outcomes(self, samples: Sequence[T]) -> list[Outcome]:
+    async def outcomes(self, samples: Sequence[T]) -> list[R | RewardError]:
         """Return one outcome per sample, in order."""
         self._permanent_hang = None
-        outcomes: list[Outcome] = []
+        outcomes: list[R | RewardError] = []
         while len(outcomes) < len(samples):
             start = len(outcomes)
             outcomes += await self._call_batch(samples[start : start + self._batch_size])
         return outcomes
 
-    async def _call_batch(self, samples: Sequence[T]) -> list[Outcome]:
+    async def _call_batch(self, samples: Sequence[T]) -> list[R | RewardError]:
         """Call the function on a batch, and on parts of it where it fails."""
         if self._permanent_hang is not None:
             return [self._permanent_hang] * len(samples)
@@ -78,7 +79,7 @@ class BatchedFunction(Generic[T]):
             self._batch_size = min(self._batch_size, half)
         return outcomes
 
-    async def _call_once(self, samples: Sequence[T]) -> list[Outcome]:
+    async def _call_once(self, samples: Sequence[T]) -> list[R | RewardError]:
         """Call the function; let the batches grow again after enough calls in time."""
         results = await self._call(samples)
         self._consecutive_hangs = 0
@@ -89,7 +90,7 @@ class BatchedFunction(Generic[T]):
                 self._batch_size = min(2 * self._batch_size, self._most_samples)
         return list(results)
 
-    async def _call_again(self, sample: T, error: RewardError) -> Outcome:
+    async def _call_again(self, sample: T, error: RewardError) -> R | RewardError:
         """Return the outcome of a second call on a sample for which the function failed."""
         if self._consecutive_hangs < MAX_CONSECUTIVE_HANGS and (
             isinstance(error, RewardHung) or not self._reports_errors

@@ -232,3 +232,50 @@ def test_the_pull_count_is_a_share_of_the_largest_one(replicas: int, count: int)
 def test_ranks_of_a_replica_count_once() -> None:
     job = AlignmentJob.model_validate(whole_job("ppo", {"spec.reference": {"replicas": 3, "ranks": 2}}))
     assert [count_replicas(job, group) for group in ("reference", "reward-helpful")] == [3, 1]
+
+
+async def test_the_samples_of_a_group_are_scored_together_or_refused_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Check three groups in one pull: the second one is refused, the third one has a score with an error."""
+    recorder, bus = record_spans(monkeypatch), MemoryBus()
+    parents = [f"0af7651916cd43dd8448eb211c80319c-{step:016x}" for step in (1, 2, 3)]
+    for number, parent in enumerate(parents):
+        message = rollout_pb2.Rollout(
+            fence=1,
+            group_id=f"0/{number}",
+            purpose="train@rank",
+            columns=b"{}",
+            group=[rollout_pb2.Rollout(sample=sample) for sample in range(2)],
+        )
+        headers = {"traceparent": f"00-{parent}-01"}
+        await bus.publish("rollouts", message.SerializeToString(), str(number), headers)
+    calls: list[list[tuple[str, int]]] = []
+
+    async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        calls.append([(each.group_id, each.sample) for each in rollouts])
+        assert all((each.fence, each.columns) == (1, b"{}") for each in rollouts)
+        if any(each.group_id == "0/1" for each in rollouts):
+            raise InvalidRequest("no row")
+        scores = await _score(rollouts)
+        for each in scores:
+            each.error = "raised" if (each.group_id, each.sample) == ("0/2", 1) else ""
+        return scores
+
+    worker = asyncio.create_task(ScoreWorker(bus, "reward-rank", frozenset({"train@rank"}), score).run())
+    try:
+        async with asyncio.timeout(_SECONDS):
+            scored: list[tuple[str, int]] = []
+            while len(scored) < 4:
+                for delivery in await bus.pull("scores", "driver", _SAMPLES, 1.0):
+                    received = scoring_pb2.Score.FromString(delivery.data)
+                    scored.append((received.group_id, received.sample))
+                    await delivery.ack()
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+    pairs = [[(f"0/{number}", 0), (f"0/{number}", 1)] for number in range(3)]
+    assert calls == [[*pairs[0], *pairs[1], *pairs[2]], *pairs]
+    assert sorted(scored) == [*pairs[0], *pairs[2]]
+    errors = {parent_of(span): (span.attributes or {}).get("error.type") for span in recorder.named("Score")}
+    assert errors == {parents[0]: None, parents[1]: "InvalidRequest", parents[2]: "FailedScore"}

@@ -20,6 +20,7 @@ from kubealign_services.roles.driver.data_generation.selection import RewardSele
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.scoring.group_requests import group_sources
 
 
 def rows_per_step(job: AlignmentJob) -> int:
@@ -56,7 +57,7 @@ def _build_generator(job: AlignmentJob, prepared: PreparedJob, collector: Rollou
     rollout = spec.effective_rollout
     assert rollout is not None and data is not None
     plan = build_group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt)
-    client, row_formatter = RequestClient(collector, plan), RowFormatter(data)
+    client, row_formatter = RequestClient(collector, plan, group_sources(job)), RowFormatter(data)
     rewards, sources = spec.rewards, bus_rewards(job)
     stages: list[SampleStage] = []
     if algorithm.revise is not None:

@@ -1,6 +1,6 @@
 """Requests to the policy: renders prompts, submits a batch of requests and waits for all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,11 +43,15 @@ class RequestClient:
 
     Args:
         plan: Parameters of the requests.
+        group_sources: Rewards that score all responses to a request at once.
     """
 
-    def __init__(self, collector: RolloutCollector, plan: GroupPlan) -> None:
+    def __init__(
+        self, collector: RolloutCollector, plan: GroupPlan, group_sources: Container[str] = ()
+    ) -> None:
         self._collector = collector
         self._plan = plan
+        self._group_sources = group_sources
 
     async def __call__(
         self,
@@ -81,6 +85,7 @@ class RequestClient:
                 continuations={
                     request.name: request.continuations for request in requests if request.continuations
                 },
+                group_sources=self._group_sources,
             ),
         )
         try:

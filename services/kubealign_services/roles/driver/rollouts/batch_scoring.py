@@ -3,10 +3,11 @@ samples as they arrive.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.rollouts.group_scoring import GroupScoring
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.scoring.purposes import requested_purpose
 
@@ -18,12 +19,20 @@ class BatchScoring:
         sources: Scorers of each sample: rewards and reference.
         parallel: All scorers are requested at the same time; otherwise each after the scores of the one
             before it have arrived.
+        group_sources: Those of the scorers that score all samples of a prompt at once.
     """
 
-    def __init__(self, collector: RolloutCollector, sources: Sequence[str], parallel: bool) -> None:
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        sources: Sequence[str],
+        parallel: bool,
+        group_sources: Container[str] = (),
+    ) -> None:
         self._collector = collector
         self._sources = tuple(sources)
         self._parallel = parallel
+        self._group_scoring = GroupScoring(collector, [name for name in sources if name in group_sources])
 
     async def request_due(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
         """Request the scores that are due; return the groups for which scores were requested.
@@ -57,6 +66,9 @@ class BatchScoring:
 
     async def _publish(self, groups: Iterable[RolloutGroup], source: str) -> None:
         """Publish the rollouts of these groups that lack a score from this scorer."""
+        if source in self._group_scoring.sources:
+            await asyncio.gather(*(self._group_scoring.request(group, (source,)) for group in groups))
+            return
         # Published concurrently: storing a message is mostly latency.
         await asyncio.gather(
             *(

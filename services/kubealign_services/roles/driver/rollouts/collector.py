@@ -27,6 +27,8 @@ _DECODERS: dict[str, Callable[[bytes], rollout_pb2.Rollout | scoring_pb2.Score]]
     "rollouts": rollout_pb2.Rollout.FromString,
     "scores": scoring_pb2.Score.FromString,
 }
+#: Called with a group whose last sample has arrived.
+OnGroupGenerated = Callable[[RolloutGroup], Coroutine[Any, Any, None]]
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class RolloutCollector:
         self._report_wait = report_wait
         # Tracker -> function that publishes what its groups lack on an empty bus.
         self._trackers: dict[GroupTracker, Callable[[], Coroutine[Any, Any, None]]] = {}
+        self._on_generated: dict[GroupTracker, OnGroupGenerated] = {}
         # Context of the latest request, which names its trace.
         self._request_context = contextvars.Context()
         self._failures: list[GroupFailure] = []
@@ -81,18 +84,27 @@ class RolloutCollector:
             pump.cancel()
         await asyncio.gather(*self._receivers, return_exceptions=True)
 
-    def register(self, tracker: GroupTracker, republish: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def register(
+        self,
+        tracker: GroupTracker,
+        republish: Callable[[], Coroutine[Any, Any, None]],
+        on_generated: OnGroupGenerated | None = None,
+    ) -> None:
         """Deliver results to this tracker from now on.
 
         Args:
             republish: Called when the bus has lost its data; publishes again what the tracker's groups
                 lack.
+            on_generated: Called with each group whose last sample has arrived.
         """
         self._trackers[tracker] = republish
+        if on_generated is not None:
+            self._on_generated[tracker] = on_generated
 
     def unregister(self, tracker: GroupTracker) -> None:
         """Stop delivering results to this tracker."""
         del self._trackers[tracker]
+        self._on_generated.pop(tracker, None)
 
     def count_outstanding(self) -> dict[str, int]:
         """Count open requests: groups_in_flight (incomplete), groups_waiting (complete, not taken),
@@ -189,10 +201,14 @@ class RolloutCollector:
                 count=_PULL_COUNT,
                 timeout=_PULL_SECONDS,
             )
+            generated: list[Coroutine[Any, Any, None]] = []
             for message, delivery in messages:
-                self._dispatch(message)
+                generated += self._dispatch(message)
                 await delivery.ack()
                 self._update_event.set()
+            # A part of the trace of the latest step that has requested work.
+            calls = [asyncio.create_task(call, context=self._request_context) for call in generated]
+            await asyncio.gather(*calls)
 
     async def _republish_after_loss(self, losses: AsyncIterator[None]) -> None:
         """Publish missing requests again whenever the bus has lost its data."""
@@ -212,18 +228,24 @@ class RolloutCollector:
             for tracker in self._trackers:
                 tracker.add_discards(discarded, time.monotonic())
 
-    def _dispatch(self, message: rollout_pb2.Rollout | scoring_pb2.Score) -> None:
-        """Add a message to the trackers of its group."""
+    def _dispatch(self, message: rollout_pb2.Rollout | scoring_pb2.Score) -> list[Coroutine[Any, Any, None]]:
+        """Add a message to the trackers of its group; return the calls for groups that it completes."""
         now = time.monotonic()
+        calls = []
         for ledger in self._trackers:
             if message.group_id not in ledger.groups:
                 continue
             if isinstance(message, rollout_pb2.Rollout):
+                group = ledger.groups[message.group_id]
+                was_generated = group.generated_at is not None
                 failure = ledger.add_rollout(message, now)
+                if group.generated_at is not None and not was_generated and ledger in self._on_generated:
+                    calls.append(self._on_generated[ledger](group))
             else:
                 failure = ledger.add_score(message, now)
             if failure is not None:
                 self._failures.append(failure)
+        return calls
 
 
 def create_group(group_id: str, samples: int, min_version: int, timeout: float) -> RolloutGroup:

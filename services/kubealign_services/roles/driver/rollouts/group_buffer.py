@@ -20,7 +20,7 @@ the same seeds.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -30,6 +30,7 @@ from kubealign_services.roles.driver.rollouts.batch_assembly import find_oldest_
 from kubealign_services.roles.driver.rollouts.batch_scoring import BatchScoring
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector, create_group
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
+from kubealign_services.roles.driver.rollouts.group_scoring import GroupScoring
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker, RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import PromptSource
 from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, encode_scoring_context
@@ -101,6 +102,8 @@ class GroupBufferOptions:
             log-probability.
         on_drop: Called with each group that dynamic sampling drops.
         batch_scoring: Requests the scores of complete batches; None: scorers score samples as they arrive.
+        group_sources: Scorers that score all samples of a prompt at once; those that are no sources of the
+            buffer are left out.
     """
 
     failure_count: int = 0
@@ -108,6 +111,7 @@ class GroupBufferOptions:
     continuations: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     on_drop: Callable[[RolloutGroup], None] | None = None
     batch_scoring: BatchScoring | None = None
+    group_sources: Container[str] = ()
 
 
 class GroupBuffer:
@@ -139,7 +143,12 @@ class GroupBuffer:
         self._plan = plan
         self._purpose = purpose
         self._tracker = GroupTracker(collector.fence, purpose, sources)
-        collector.register(self._tracker, self._republish_missing)
+        names = [source for source in sources if source in options.group_sources]
+        self._sample_sources = tuple(source for source in sources if source not in names)
+        self._group_scoring = GroupScoring(collector, names)
+        scores_groups = names and self._batch_scoring is None
+        on_generated = self._group_scoring.request if scores_groups else None
+        collector.register(self._tracker, self._republish_missing, on_generated)
         self.failed_prompts: list[str] = []
         self.failure_count = options.failure_count
         self.discarded_groups = 0
@@ -283,8 +292,9 @@ class GroupBuffer:
         if self._batch_scoring is not None:
             await self._batch_scoring.republish(group)
         else:
-            for rollout in group.list_unscored(self._tracker.sources):
+            for rollout in group.list_unscored(self._sample_sources):
                 await self._collector.request_scores(rollout, group.renewals)
+            await self._group_scoring.request(group)
         if len(group.rollouts) < group.samples:
             await self._publish(group)
 

@@ -6,6 +6,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rollout import ReferencePlacement
 from kubealign_services.data.prepared import PreparationReport
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.scoring.group_requests import auxiliary_kinds, group_sources
 
 # A token and its mask, in a reference's request for a given row.
 _BYTES_PER_GIVEN_TOKEN = 4 + 1
@@ -15,6 +16,8 @@ _BYTES_PER_CANDIDATE = 4 + 4
 _BYTES_PER_TOKEN = 4 + 1 + 4 + 4 + 4
 _TEXT_BYTES_PER_TOKEN = 16
 _ENVELOPE_BYTES = 8192
+# Digest and numbers of a sample in the request for the scores of its group.
+_BYTES_PER_GROUP_SAMPLE = 256
 
 
 def max_sequence_tokens(job: AlignmentJob, report: PreparationReport) -> int:
@@ -27,7 +30,8 @@ def check_payload_limits(
 ) -> None:
     """Raise UnrecoverableError if the longest message of the job exceeds the bus's limit.
 
-    Covers rollouts, judgements, rows for a reference, and a teacher's candidates for the longest response.
+    Covers rollouts, the samples of a prompt for a reward of the scope Group, judgements, rows for a
+    reference, and a teacher's candidates for the longest response.
 
     Args:
         max_payload: Limit of the bus in bytes.
@@ -42,6 +46,7 @@ def check_payload_limits(
         return
     context = max(part.longest_context_bytes for part in report.parts)
     response = job.spec.max_sampled_tokens
+    _check_groups(job, context, max_payload)
     is_recorded = rollout.routing_replay
     size = (
         max_sequence_tokens(job, report) * (_BYTES_PER_TOKEN + record_bytes * is_recorded)
@@ -60,6 +65,35 @@ def check_payload_limits(
                 else ""
             )
         )
+
+
+def _check_groups(job: AlignmentJob, context_bytes: int, max_payload: int) -> None:
+    """Check the samples of a prompt, which a reward of the scope Group receives in one message.
+
+    Args:
+        context_bytes: Longest prompt and columns of a row.
+    """
+    algorithm, most_tokens = job.spec.algorithm.value, job.spec.max_sampled_tokens
+    samples: dict[str, int] = {}
+    if any(reward.scores_groups for reward in job.spec.rewards):
+        name = field_alias(Algorithm, job.spec.algorithm.member)
+        sampled = getattr(algorithm, "samples_per_prompt", 1)
+        samples[f"algorithm.{name}.samplesPerPrompt"] = sampled + len(auxiliary_kinds(job))
+    if group_sources(job):
+        for rows in job.spec.held_out_rows:
+            if rows.sampling is not None:
+                field = rows.field("sampling", "samplesPerPrompt").removeprefix("spec.")
+                samples[field] = rows.sampling.samples_per_prompt
+    for field, count in samples.items():
+        text = count * (most_tokens * _TEXT_BYTES_PER_TOKEN + _BYTES_PER_GROUP_SAMPLE)
+        size = text + context_bytes + _ENVELOPE_BYTES
+        if size > max_payload:
+            raise UnrecoverableError(
+                f"the {count} samples of a prompt may take {size} bytes, the bus carries messages of at most "
+                f"{max_payload}, and {', '.join(sorted(group_sources(job)))} scores them together: lower "
+                f"{field} or maxTokens of rollout.sampling or validation ({most_tokens}), drop long columns, "
+                "or set scope: Sample"
+            )
 
 
 def _check_judgements(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:

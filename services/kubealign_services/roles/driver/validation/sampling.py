@@ -1,6 +1,6 @@
 """Sampling of responses to all held-out prompts with the weights of one state."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 from kubealign.spec.sections.rewards import Reward
@@ -8,7 +8,7 @@ from kubealign_services.data.prepared import PreparedRows
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
 from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import CriticClient, mask_scores, score_sequences
@@ -24,11 +24,13 @@ class ValidationScorers:
     Args:
         sources: Scorers on the bus.
         critic_rewards: Rewards scored by the critic.
+        group_sources: Scorers that score all samples of a prompt at once.
     """
 
     sources: tuple[str, ...]
     critic: CriticClient | None
     critic_rewards: Sequence[Reward]
+    group_sources: Container[str] = ()
 
 
 class ValidationSampler:
@@ -66,7 +68,8 @@ class ValidationSampler:
         await self._ensure_published(state.version)
         scorers = self._scorers
         supply = ListPrompts(self._rows, f"{self._pass_name}@{state.step}")
-        buffer = GroupBuffer(self._collector, supply, self._plan, self._purpose, scorers.sources)
+        options = GroupBufferOptions(group_sources=scorers.group_sources)
+        buffer = GroupBuffer(self._collector, supply, self._plan, self._purpose, scorers.sources, options)
         try:
             groups = await buffer.take_batch(state.version)
         finally:

@@ -69,6 +69,20 @@ def test_rollouts_that_are_sent_to_each_scorer_once_more_fit() -> None:
     assert requested.size_bytes == 3 * bounds.size_bytes
 
 
+def test_groups_that_are_sent_once_more_fit() -> None:
+    """A validation's requests are windowed, and its scores of groups are sent the samples once more."""
+    grouped = [REWARDS[0] | {"scope": "Group"}, {"name": "plain", "function": {"module": "a:c"}}]
+    algorithm = {"grpo": {"promptsPerStep": 50_000, "samplesPerPrompt": 4}}
+    assert bus_bounds(job(algorithm, rewards=grouped))["rollouts"].messages == 2 * 200_000 * 2
+    rollout = {"rollout": {"replicas": 1000}}
+    rounds = {"rejectionSampling": {"promptsPerRound": 50_000, "samplesPerPrompt": 8}}
+    once, twice = (
+        bus_bounds(job(rounds, rewards=rewards, **rollout))["rollouts"].size_bytes
+        for rewards in (REWARDS, grouped[:1])
+    )
+    assert twice == 2 * once
+
+
 def test_the_window_is_two_loads_of_all_workers() -> None:
     window = RequestWindow(workers=2, samples_per_worker=128, max_samples=1_000_000)
     assert window.groups(1) == 2 * 2 * 128

@@ -154,7 +154,10 @@ class RoundMaker:
         supply, plan = self._open_prompts(state), self._plan
         requested_at = time.monotonic()
         names = tuple(reward.name for reward in plan.rewards)
-        options = GroupBufferOptions(failure_count=len(state.given_up))
+        options = GroupBufferOptions(
+            failure_count=len(state.given_up),
+            group_sources={reward.name for reward in plan.rewards if reward.scores_groups},
+        )
         buffer = GroupBuffer(self._context.collector, supply, plan.groups, "train", names, options)
         try:
             groups = await buffer.take_batch(state.version)

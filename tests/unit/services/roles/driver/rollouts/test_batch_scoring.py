@@ -187,11 +187,11 @@ async def test_scores_are_due_once_all_groups_are_generated() -> None:
         late.generated_at = 2.0
         assert await scoring.request_due([group, late]) == [group, late]
         assert await scoring.request_due([group, late]) == [], "requested once"
-        assert await purposes(bus, "test") == ["train/judge"] * 2
+        assert await purposes(bus, "test") == ["train@judge"] * 2
         for each in (group, late):
             each.scores[0, each.rollouts[0].sequence.digest, "judge"] = scoring_pb2.Score(reward=1.0)
         assert await scoring.request_due([group, late]) == [group, late]
-        assert await purposes(bus, "test") == ["train/reference"] * 2
+        assert await purposes(bus, "test") == ["train@reference"] * 2
 
 
 async def test_requests_that_the_bus_has_lost_are_published_again() -> None:
@@ -203,4 +203,4 @@ async def test_requests_that_the_bus_has_lost_are_published_again() -> None:
         assert not scoring.is_waiting(group), "a score is outstanding"
         await bus.simulate_data_loss()
         await scoring.republish(group)
-        assert await purposes(bus, "judge") == ["train/judge"]
+        assert await purposes(bus, "judge") == ["train@judge"]
