@@ -84,25 +84,44 @@ class ScoreWorker:
         }
 
     async def run(self) -> None:
-        """Work until cancelled; several of them may run at the same time."""
-        while True:
-            deliveries = await self._gather()
-            if not deliveries:
-                continue
-            self.running += len(deliveries)
-            async with extend_ack_deadline(deliveries, self._bus.ack_wait):
-                decoded = [
-                    (await decode_or_reject(delivery, "rollouts", rollout_pb2.Rollout.FromString), delivery)
-                    for delivery in deliveries
-                ]
-                scores = await self._score_current(
-                    [(rollout, delivery.headers) for rollout, delivery in decoded if rollout is not None]
-                )
-                # Published concurrently: storing a message is mostly latency.
-                await asyncio.gather(*map(self._publish, scores))
-            for delivery in deliveries:
-                await delivery.ack()
-            self.running -= len(deliveries)
+        """Work until cancelled; several of them may run at the same time.
+
+        Scores are published while the next rollouts are pulled and scored: a function that waits for another
+        machine would otherwise be idle for the latency of the bus after each call.
+        """
+        settling: asyncio.Task[None] | None = None
+        try:
+            while True:
+                deliveries = await self._gather()
+                self.running += len(deliveries)
+                async with extend_ack_deadline(deliveries, self._bus.ack_wait):
+                    scores = await self._score(deliveries)
+                    if settling is not None:
+                        await settling
+                settling = asyncio.create_task(self._settle(deliveries, scores))
+        finally:
+            if settling is not None:
+                settling.cancel()
+                await asyncio.gather(settling, return_exceptions=True)
+
+    async def _score(self, deliveries: Sequence[Delivery]) -> list[scoring_pb2.Score]:
+        """Return the scores of the messages that can be read and that this worker takes."""
+        decoded = [
+            (await decode_or_reject(delivery, "rollouts", rollout_pb2.Rollout.FromString), delivery)
+            for delivery in deliveries
+        ]
+        return await self._score_current(
+            [(rollout, delivery.headers) for rollout, delivery in decoded if rollout is not None]
+        )
+
+    async def _settle(self, deliveries: Sequence[Delivery], scores: Sequence[scoring_pb2.Score]) -> None:
+        """Publish scores, then acknowledge their rollouts."""
+        async with extend_ack_deadline(deliveries, self._bus.ack_wait):
+            # Published concurrently: storing a message is mostly latency.
+            await asyncio.gather(*map(self._publish, scores))
+        for delivery in deliveries:
+            await delivery.ack()
+        self.running -= len(deliveries)
 
     async def _gather(self) -> list[Delivery]:
         """Pull the rollouts that wait, or the first that arrives and those that follow it shortly."""

@@ -59,6 +59,79 @@ async def test_scores_are_published_concurrently() -> None:
     assert sorted(result) == list(range(_SAMPLES))
 
 
+class _SlowScores(MemoryBus):
+    """A bus that stores scores once `release` is set, or fails then."""
+
+    def __init__(self) -> None:
+        super().__init__(ack_wait=0.5)
+        self.release = asyncio.Event()
+        self.failure: Exception | None = None
+        self.published = 0
+
+    async def publish(
+        self, subject: str, data: bytes, message_id: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        if subject == "scores":
+            await self.release.wait()
+            if self.failure is not None:
+                raise self.failure
+            self.published += 1
+        await super().publish(subject, data, message_id, headers)
+
+
+async def _slow_worker(scored: asyncio.Queue[int]) -> tuple[_SlowScores, "asyncio.Task[None]"]:
+    """Return a bus with rollouts, and a worker that puts each of them into the queue when it scores it."""
+    bus = _SlowScores()
+    for sample in range(_SAMPLES):
+        rollout = rollout_pb2.Rollout(fence=1, group_id="0/1", sample=sample, purpose="train")
+        await bus.publish("rollouts", rollout.SerializeToString(), str(sample))
+
+    async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        for rollout in rollouts:
+            scored.put_nowait(rollout.sample)
+        return await _score(rollouts)
+
+    return bus, asyncio.create_task(ScoreWorker(bus, "reward-even", frozenset({"train"}), score, 1).run())
+
+
+async def test_scores_are_published_while_the_next_rollouts_are_scored() -> None:
+    """One call goes ahead; more are made once the scores are stored."""
+    scored: asyncio.Queue[int] = asyncio.Queue()
+    bus, worker = await _slow_worker(scored)
+    try:
+        async with asyncio.timeout(_SECONDS):
+            assert [await scored.get(), await scored.get()] == [0, 1]
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert scored.empty() and bus.published == 0
+            bus.release.set()
+            assert [await scored.get() for _ in range(_SAMPLES - 2)] == [2, 3, 4]
+            result: list[int] = []
+            while len(result) < _SAMPLES:
+                for delivery in await bus.pull("scores", "driver", _SAMPLES, 1.0):
+                    result.append(scoring_pb2.Score.FromString(delivery.data).sample)
+                    await delivery.ack()
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+    assert result == [0, 1, 2, 3, 4]
+
+
+async def test_scores_that_cannot_be_published_end_the_worker() -> None:
+    scored: asyncio.Queue[int] = asyncio.Queue()
+    bus, worker = await _slow_worker(scored)
+    bus.failure = ConnectionError("the bus is gone")
+    bus.release.set()
+    async with asyncio.timeout(_SECONDS):
+        with pytest.raises(ConnectionError, match="the bus is gone"):
+            await worker
+        # Their rollouts are not acknowledged: another worker scores them.
+        samples: set[int] = set()
+        while 0 not in samples:
+            for delivery in await bus.pull("rollouts", "reward-even", _SAMPLES, 1.0):
+                samples.add(rollout_pb2.Rollout.FromString(delivery.data).sample)
+
+
 class _Trickle(MemoryBus):
     """A bus to which a rollout is added each time the worker has pulled one."""
 
