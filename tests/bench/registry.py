@@ -8,6 +8,7 @@ from tests.bench.lines import (
     joining,
     online,
     refit,
+    reward_pool,
     rows,
     scaling,
     services,
@@ -15,6 +16,17 @@ from tests.bench.lines import (
 
 LINES: dict[str, Line] = {
     line.name: line
-    for module in (online, generation, rows, refit, services, asynchronous, ablation, scaling, joining)
+    for module in (
+        online,
+        generation,
+        rows,
+        refit,
+        services,
+        asynchronous,
+        ablation,
+        scaling,
+        reward_pool,
+        joining,
+    )
     for line in module.LINES
 }
