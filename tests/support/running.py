@@ -135,8 +135,8 @@ class RunningJobs:
         except RunRefused:
             return {}
 
-    def scale(self, job: str, replicas: int) -> None:
-        asyncio.run(scale(self.folder(job), replicas))
+    def scale(self, job: str, replicas: int, group: str = "rollout") -> None:
+        asyncio.run(scale(self.folder(job), replicas, group))
 
     def kill(self, job: str, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Kill one process, and wait until the runner has noticed."""

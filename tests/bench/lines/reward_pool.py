@@ -14,7 +14,7 @@ _TIMEOUT_SECONDS = 600.0
 def _run(bench: Bench) -> Outcome:
     counts = bench.pick((1, 2), (1, 2, 4), (1, 2, 4))
     seconds = bench.pick(0.002, 0.05, 0.05)
-    samples = bench.pick(8, 128, 256)
+    samples = bench.pick(8, 256, 256)
     results: dict[int, dict[str, Any]] = {}
     for replicas in counts:
         result = bench.folder / f"replicas-{replicas}.json"

@@ -1,5 +1,5 @@
 """Rewards of all samples of a prompt at once through the real command: two replicas of which one is killed in
-a call, a driver that is killed later, and scores in a validation."""
+a call, a driver that is killed later, a pool that is scaled, and scores in a validation."""
 
 import json
 import os
@@ -132,6 +132,11 @@ def test_each_call_has_the_samples_of_a_prompt(tmp_path: Path) -> None:
         (calls / "go").touch()
         run.wait_for_step("ranked", 1)
         run.kill("ranked", "driver")
+        # The runner's socket changes the number of processes of a reward too; no command does.
+        run.scale("ranked", 3, "reward-rank")
+        assert "reward-rank-2" in run.processes("ranked")
+        run.scale("ranked", 1, "reward-rank")
+        assert {name for name in run.processes("ranked") if "rank" in name} == {"reward-rank-0"}
         assert run.end(120) == 0, run.output[-4000:]
         steps, metrics, folder = run.steps("ranked"), run.metrics("ranked"), run.folder("ranked")
     kinds = ["policy"] * SAMPLES + ["greedy"]
