@@ -47,9 +47,9 @@ def training_purpose(job: AlignmentJob, source: str) -> str:
 def scored_purposes(job: AlignmentJob, entry: Reward | ValidationScore) -> frozenset[str]:
     """Return the purposes of the rollouts that a reward or a validation score takes.
 
-    A reward takes those of training, of validation.data, and of the validation sets that name it; a validation
-    score those of its own rows. An entry that scores groups takes only the requests with all samples of a
-    prompt.
+    A reward takes those of training, of validation.data, and of the validation sets that name it; a
+    validation score those of its own rows. An entry that scores groups takes only the requests with all
+    samples of a prompt.
     """
     is_reward = isinstance(entry, Reward)
     scored = [validation_purpose(rows.name) for rows in job.spec.held_out_rows if _scores(entry, rows)]
