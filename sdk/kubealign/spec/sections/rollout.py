@@ -27,7 +27,8 @@ from kubealign.spec.sections.engines import (
     TorchEngineSpec,
 )
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.workflow import ToolFunction, WorkflowFunction, WorkflowSpec
+from kubealign.spec.sections.tool_functions import ToolFunction
+from kubealign.spec.sections.workflow import WorkflowFunction, WorkflowSpec
 
 
 class SamplingSpec(SpecModel):
