@@ -11,7 +11,6 @@ The function runs in a child of this process, its supervisor, which ends with ev
 has started.
 """
 
-import asyncio
 import functools
 import importlib
 import importlib.util
@@ -23,7 +22,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -36,6 +35,12 @@ from kubealign_services.scoring.functions.results import (
     RewardResult,
     check_results,
     describe_value,
+)
+from kubealign_services.scoring.functions.typed_function import (
+    NoSchema,
+    call_with_arguments,
+    describe_function,
+    run_to_end,
 )
 
 
@@ -76,6 +81,13 @@ def handle_request(function: Callable[..., Any], request: dict[str, Any]) -> dic
     """Return the reply to a request for rewards or to a tool call. Raises FunctionError."""
     if "argument" in request:
         return {"answer": call_tool(function, request["argument"])}
+    if "arguments" in request:
+        return call_with_arguments(function, request["arguments"])
+    if "tool" in request:
+        try:
+            return {"schema": describe_function(function, request["tool"])}
+        except NoSchema as error:
+            raise FunctionError(FunctionFailure.BAD, f"has no JSON schema: {error}") from error
     results = call_reward(function, request["prompts"], request["responses"], request["columns"])
     return {"results": [result.to_json() for result in results]}
 
@@ -142,9 +154,7 @@ def call_reward(
     """
     accepted = _accepted_columns(function, columns)
     try:
-        returned = function(prompts, responses, **accepted)
-        if inspect.isawaitable(returned):
-            returned = _event_loop().run(_result_of(returned))
+        returned = run_to_end(function(prompts, responses, **accepted))
     except (Exception, SystemExit) as error:
         count = f"{len(responses)} response{'s' if len(responses) != 1 else ''}"
         raise FunctionError(FunctionFailure.RAISED, f"raised on {count}: {_describe_error(error)}") from error
@@ -152,16 +162,6 @@ def call_reward(
         return check_results(returned, len(responses))
     except InvalidResult as error:
         raise FunctionError(FunctionFailure.BAD, str(error)) from error
-
-
-@functools.cache
-def _event_loop() -> asyncio.Runner:
-    """Return the event loop of all calls: clients that a coroutine function keeps belong to one loop."""
-    return asyncio.Runner()
-
-
-async def _result_of(returned: Awaitable[Any]) -> Any:
-    return await returned
 
 
 def call_tool(function: Callable[..., Any], argument: str) -> str:

@@ -3,9 +3,10 @@
 First line to the child: the function, as {"module": "package.module:name"}, {"file": PATH, "name": NAME},
 {"plugin": NAME, "parameters": OBJECT} or {"verifier": OBJECT of the spec}.
 Requests: {"prompts": [text], "responses": [text], "columns": {name: [value]}}; for a tool {"argument":
-text}.
-Replies: {"results": [result]}, each as in `RewardResult.to_json`, {"answer": text}, or {"error": KIND,
-"message": text}; the first line is the reply to the start.
+text}; for a typed tool {"arguments": object}, and {"tool": NAME or null} for its schema.
+Replies: {"results": [result]}, each as in `RewardResult.to_json`, {"answer": text}, {"failure": text} of a
+typed tool, {"schema": object}, or {"error": KIND, "message": text}; the first line is the reply to the
+start.
 """
 
 from enum import StrEnum
