@@ -64,6 +64,7 @@ from kubealign_operator.crd.colocation_rules import (
     colocated_rollout_rules,
 )
 from kubealign_operator.crd.mixture_rules import mixture_rules, routing_replay_algorithm_rules
+from kubealign_operator.crd.tool_call_rules import tool_call_rules
 from kubealign_operator.crd.validation_rules import held_out_rules, validation_rules
 
 
@@ -112,6 +113,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
     yield from mixture_rules()
+    yield from tool_call_rules()
     yield CelRule(
         "!self.checkpoint.recordBatches || !has(self.rollout.scoring) || self.rollout.scoring != 'OnArrival'",
         "recorded batches must repeat bit for bit: write WholeBatch, or remove checkpoint.recordBatches",

@@ -98,6 +98,7 @@ from kubealign.spec.sections.rewards import (
     Reward,
 )
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
+from kubealign.spec.sections.tool_calls import MCP_EXAMPLE, MCP_TRANSPORTS, McpServerSpec, ToolCallsSpec
 from kubealign.spec.sections.trackers import (
     NO_TRACKIO_TOKEN,
     ONE_TRACKIO_DESTINATION,
@@ -141,6 +142,7 @@ from kubealign.spec.validation_checks import (
 )
 from kubealign_operator.crd.cel import CelRule, cel_string
 from kubealign_operator.crd.inference_server_rules import inference_server_rules
+from kubealign_operator.crd.tool_call_rules import tool_calls_rules
 
 
 def exactly_one_of(names: Sequence[str], example: str = "") -> list[CelRule]:
@@ -783,6 +785,8 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     EgressPort: [
         CelRule("!has(self.endPort) || self.endPort >= self.port", ENDS_BEFORE_START, field_path=".endPort")
     ],
+    McpServerSpec: exactly_one_of(MCP_TRANSPORTS, MCP_EXAMPLE),
+    ToolCallsSpec: tool_calls_rules(),
     EgressRule: exactly_one_of(
         [field_alias(EgressRule, name) for name in EGRESS_DESTINATIONS], "anywhere: {}"
     ),

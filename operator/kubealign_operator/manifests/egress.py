@@ -66,7 +66,7 @@ def group_egress(context: RenderContext) -> dict[str, list[Rule]]:
     for group, entries in _configured_egress(job).items():
         converted = [rule for entry in entries if (rule := _convert(entry, platform)) is not None]
         if converted:
-            rules[group] = converted
+            rules[group] = rules.get(group, []) + converted
     return rules
 
 
@@ -109,6 +109,9 @@ def _configured_egress(job: AlignmentJob) -> Mapping[str, list[EgressRule]]:
     if spec.samples:
         generating = Role.TRAINER if spec.rollout_with_trainer else Role.ROLLOUT
         egress[generating.value] = spec.rollout.egress
+        if spec.rollout.tool_calls is not None and spec.rollout.tool_calls.mcp_servers:
+            # The preparation lists the tools of the servers.
+            egress[PREPARE] = spec.rollout.egress
     return {group: rules for group, rules in egress.items() if rules}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubealign import pod_contract as container
 from kubealign.process_settings import Role
-from kubealign.roles import Process, generation_role
+from kubealign.roles import PREPARE, Process, generation_role
 from kubealign.spec.sections.rewards import ConfigMapFunction
 from kubealign_operator import names
 from kubealign_operator.kube_views.lenient_json import get_path, items
@@ -75,7 +75,10 @@ def _config_maps(context: RenderContext, process: Process) -> list[ConfigMapFunc
     functions: list[Any] = []
     if process.reward is not None:
         functions = [context.job.spec.scorer(process.reward).function]
-    elif process.role is generation_role([process]):
+    elif process.role is generation_role([process]) or (
+        process.group == PREPARE and context.job.spec.rollout.tool_calls is not None
+    ):
+        # The preparation describes the functions that are called as tools.
         functions = [function for _, function in context.job.spec.rollout.functions]
     maps = [function.config_map for function in functions if function is not None]
     return list({one.name: one for one in maps if one is not None}.values())

@@ -193,6 +193,7 @@ QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za
 TEMPLATE_PATTERN = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
 CIDR_PATTERN = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-f:.]*:[0-9a-f:.]*/[0-9]{1,3})$"
 TAG_NAME_PATTERN = r"^[A-Za-z][-_A-Za-z0-9]*$"
+HEADER_NAME_PATTERN = r"^[A-Za-z][-A-Za-z0-9]*$"
 CHOICES_PATTERN = r"^[A-Z]{2,}$"
 VALIDATION_METRIC_PATTERN = r"^val/.+$"
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
@@ -222,6 +223,7 @@ PATTERN_DESCRIPTIONS = {
     CIDR_PATTERN: "a block of addresses such as 10.1.0.0/16 or 2001:db8::/32",
     QUANTITY_PATTERN: "an amount such as 8, 500m or 16Gi",
     VALIDATION_METRIC_PATTERN: "a validation metric such as val/loss: they begin with val/",
+    HEADER_NAME_PATTERN: "letters, digits and hyphens, with a letter first",
     TAG_NAME_PATTERN: "the name of a tag without < and >, such as think",
     CHOICES_PATTERN: "upper-case letters, such as ABCD",
     TEMPLATE_PATTERN: "a text with names in braces, and its own braces doubled",

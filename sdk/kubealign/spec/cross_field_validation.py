@@ -37,6 +37,7 @@ from kubealign.spec.sections.rollout import (
 )
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation
+from kubealign.spec.tool_call_validation import check_tool_calls
 from kubealign.spec.validation_checks import VALIDATION_CHECKS, FieldProblem
 
 if TYPE_CHECKING:
@@ -719,6 +720,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_placement,
     _check_reference_sample,
     _check_in_flight,
+    check_tool_calls,
     _check_routing_replay,
     _check_expert_adapters,
     _check_critic_expert_adapters,

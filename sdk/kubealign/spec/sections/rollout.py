@@ -27,6 +27,7 @@ from kubealign.spec.sections.engines import (
     TorchEngineSpec,
 )
 from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.tool_calls import ToolCallsSpec
 from kubealign.spec.sections.tool_functions import ToolFunction
 from kubealign.spec.sections.workflow import WorkflowFunction, WorkflowSpec
 
@@ -302,10 +303,18 @@ class Rollout(SpecModel):
             return []
         if self.workflow.function is not None:
             return [(("workflow", "function"), self.workflow.function)]
+        if self.workflow.tool_calls is not None:
+            typed = enumerate(self.workflow.tool_calls.tools)
+            return [(("workflow", "toolCalls", "tools", i, "function"), tool.function) for i, tool in typed]
         tools = self.workflow.tools.tools if self.workflow.tools is not None else []
         return [
             (("workflow", "tools", "tools", i, "function"), tool.function) for i, tool in enumerate(tools)
         ]
+
+    @property
+    def tool_calls(self) -> ToolCallsSpec | None:
+        """Tool calls in the model's own format, if any."""
+        return None if self.workflow is None else self.workflow.tool_calls
 
     @model_validator(mode="after")
     def _quorum(self) -> "Rollout":

@@ -25,7 +25,10 @@ class ToolConfigMap(ConfigMapFunction):
 
 
 class ToolFunction(SpecUnion):
-    """A Python function `f(argument) -> answer`, text to text, in a process of its own."""
+    """A Python function in a process of its own.
+
+    For `tools` it is `f(argument) -> answer`, text to text; for `toolCalls` it has typed arguments.
+    """
 
     module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(
         None, description="package.module:function, importable in the rollout workers."

@@ -16,6 +16,7 @@ from kubealign.spec.base import (
     unique_by,
 )
 from kubealign.spec.sections.rewards import ConfigMapFunction, FileFunction
+from kubealign.spec.sections.tool_calls import ToolCallsSpec
 from kubealign.spec.sections.tool_functions import ToolFunction
 
 
@@ -122,7 +123,12 @@ class ToolUseSpec(SpecModel):
 class WorkflowSpec(SpecUnion):
     """Workflow that produces a multi-turn response."""
 
-    tools: ToolUseSpec | None = Field(None, description="Tool calls of the policy.")
+    tools: ToolUseSpec | None = Field(
+        None, description="Tool calls of the policy as text, in a format of the job's."
+    )
+    tool_calls: ToolCallsSpec | None = Field(
+        None, description="Tool calls of the policy in its model's own format."
+    )
     function: WorkflowFunction | None = Field(None, description="A custom function.")
 
     @property

@@ -81,6 +81,14 @@ def rloo(**rollout: Any) -> Json:
     return job
 
 
+def calling_tools(tools: Json, **spec: Any) -> Json:
+    """Return a job whose policy calls tools in its model's own format, with egress to a namespace."""
+    job = rloo(workflow={"toolCalls": tools}, egress=[{"namespace": {"name": "judges"}}])
+    job["spec"]["data"]["prompts"]["format"] = {"chat": {}}
+    job["spec"] |= spec
+    return job
+
+
 def judging(*egress: Json) -> Json:
     job = rloo()
     job["spec"]["rewards"][1]["egress"] = list(egress)
@@ -181,6 +189,22 @@ CASES: list[tuple[str, Json, Mapping[Destination, set[str]]]] = [
     (
         "inference servers",
         rloo(engine={"openai": {"url": "http://vllm:8000"}}, egress=[{"namespace": {"name": "judges"}}]),
+        {JUDGE: {"rollout"}, HOST: set(), REDIS: SAMPLING},
+    ),
+    # The preparation lists the tools of MCP servers, and reaches nothing else because of functions.
+    (
+        "tools of an MCP server",
+        calling_tools({"mcpServers": [{"name": "search", "http": {"url": "http://judges:8000/mcp"}}]}),
+        {JUDGE: {"rollout", "prepare"}, OTHER_POD: {"rollout", "prepare"}, HOST: set(), REDIS: SAMPLING},
+    ),
+    (
+        "tools of an MCP server and a model of the hub",
+        calling_tools({"mcpServers": [{"name": "search", "stdio": {"command": "search"}}]}, policy=MODEL),
+        {JUDGE: {"rollout", "prepare"}, HOST: {"prepare"}, REDIS: SAMPLING},
+    ),
+    (
+        "functions as tools",
+        calling_tools({"tools": [{"function": {"module": "package.module:search"}}]}),
         {JUDGE: {"rollout"}, HOST: set(), REDIS: SAMPLING},
     ),
     (

@@ -120,6 +120,25 @@ def test_a_config_map_function_is_mounted_by_its_reward_only() -> None:
     assert with_function == ["reward-format-0"]
 
 
+def test_a_tools_config_map_is_mounted_by_the_workers_and_the_preparation() -> None:
+    function = {"configMap": {"name": "tools", "key": "tools.py", "function": "add"}}
+    for workflow, names in (
+        ({"toolCalls": {"tools": [{"function": function}]}}, {"prepare", "rollout-0"}),
+        ({"tools": {"tools": [{"name": "add", "function": function}]}}, {"rollout-0"}),
+    ):
+        job = ppo()
+        job["spec"]["data"]["prompts"]["format"] = {"chat": {}}
+        job["spec"]["rollout"] = {"workflow": workflow}
+        job["spec"].pop("validation", None)
+        mounting = {
+            name
+            for name, manifest in _pods(job).items()
+            for mount in _main(manifest)["volumeMounts"]
+            if mount["mountPath"] == "/etc/kubealign/functions/tools"
+        }
+        assert mounting == names
+
+
 def test_the_certificate_is_the_roles_own() -> None:
     for name, role in (("trainer-1", "trainer"), ("prepare", "driver"), ("nats", "nats")):
         volume = next(
