@@ -11,6 +11,7 @@ from kubealign.spec.errors import format_value
 from kubealign.spec.paths import format_path
 
 ALGORITHMS, REWARDS, TRACKERS = "kubealign.algorithms", "kubealign.rewards", "kubealign.trackers"
+TOOL_CALL_PARSERS = "kubealign.tool_call_parsers"
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Tools that the policy calls in its model's own format: schemas, parsers, functions and MCP servers."""
