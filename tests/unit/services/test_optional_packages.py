@@ -5,9 +5,10 @@ import sys
 
 from kubealign.role_specs import ROLE_SPECS
 
-#: Top-level packages of the extras megatron, triton, dashboard and trackers, and of the external engines.
+#: Top-level packages of the extras mcp, megatron, triton, dashboard and trackers, and of the external engines.
 OPTIONAL_PACKAGES = (
     "fastapi",
+    "mcp",
     "megatron",
     "mlflow",
     "plotly",

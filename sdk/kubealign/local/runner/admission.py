@@ -162,6 +162,7 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
             "from: {path: runs/NAME}, or another job, from: {job: {name: NAME}}"
         )
     yield from _missing_packages(job)
+    yield from _missing_mcp(job)
     rollout = job.spec.effective_rollout
     server = None if rollout is None else rollout.engine.openai
     if rollout is not None and server is not None and rollout.replicas > 1 and server.names_one_server:
@@ -189,6 +190,16 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
                 f"one machine name a file, function: "
                 f"{{file: {{path: {source.key}, name: {source.function}}}}}"
             )
+
+
+def _missing_mcp(job: AlignmentJob) -> Iterator[str]:
+    """Yield the problem of MCP servers where their client is not installed."""
+    tool_calls = None if job.spec.effective_rollout is None else job.spec.effective_rollout.tool_calls
+    if tool_calls is not None and tool_calls.mcp_servers and find_spec("mcp") is None:
+        yield (
+            "spec.rollout.workflow.toolCalls.mcpServers: needs mcp, which is not installed here: pip install "
+            "'kubealign[mcp]'"
+        )
 
 
 def _missing_packages(job: AlignmentJob) -> Iterator[str]:
