@@ -39,6 +39,8 @@ from kubealign_services.data.sources.row_dataset import RowDataset
 from kubealign_services.data.streaming.streamed_files import StreamedFiles
 from kubealign_services.data.tokenization.length_filter import token_budget, training_budget
 from kubealign_services.data.tokenization.row_writer import HintedPrompts, write_rows
+from kubealign_services.tools.catalog import tool_schemas, write_catalog
+from kubealign_services.tools.job_tools import prepare_tools
 
 
 def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> PreparedJob:
@@ -62,7 +64,10 @@ def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Pr
             # The hub's and a mixture's rows are no files, and are not streamed.
             StreamedFiles.of_source(data.train[0].files).write(draft)
         models = resolve_models(job, data, draft, results)
-        report = _write_datasets(job, data, models, draft)
+        tools = prepare_tools(job, models.tokenizer)
+        if tools:
+            write_catalog(tools, draft)
+        report = _write_datasets(job, data, models, draft, tool_schemas(tools))
         shutil.rmtree(draft / "cache", ignore_errors=True)
         model_paths = {role: _stored_path(path, draft) for role, path in models.folders.items()}
         for name, content in {MODELS: model_paths, INPUTS: inputs, REPORT: report.model_dump()}.items():
@@ -84,6 +89,9 @@ def preparation_inputs(job: AlignmentJob) -> dict[str, Any]:
         "data": dumped["data"],
         "validation": _validation_inputs(spec.held_out_rows),
         "rollout": None if rollout is None else {"sampling": {"maxTokens": rollout.sampling.max_tokens}},
+        "toolCalls": None
+        if rollout is None or rollout.tool_calls is None
+        else rollout.tool_calls.model_dump(mode="json", by_alias=True, include={"tools", "mcp_servers"}),
         "reference": None
         if spec.effective_reference is None
         else spec.effective_reference.model_dump(mode="json", by_alias=True)["model"],
@@ -147,7 +155,11 @@ def spec_differences(before: Any, now: Any, path: tuple[str | int, ...]) -> Iter
 
 
 def _write_datasets(
-    job: AlignmentJob, data: JobDatasets, models: ResolvedModels, folder: Path
+    job: AlignmentJob,
+    data: JobDatasets,
+    models: ResolvedModels,
+    folder: Path,
+    tools: Sequence[dict[str, Any]] | None,
 ) -> PreparationReport:
     spec = job.spec
     rollout = spec.effective_rollout
@@ -164,11 +176,12 @@ def _write_datasets(
         hint=None
         if spec.hint is None
         else HintedPrompts(spec.hint, token_budget(models.context, None, sampled).prompt),
+        tools=tools,
     )
     if spec.data.value.mixture is not None:
         check_shares(spec.data.value.mixture, train.sources, f"spec.data.{spec.data.member}")
     held_out = {
-        rows.name: _write_held_out(job, rows, data.held_out[rows.name], models, folder)
+        rows.name: _write_held_out(job, rows, data.held_out[rows.name], models, folder, tools)
         for rows in spec.held_out_rows
     }
     return PreparationReport(
@@ -186,6 +199,7 @@ def _write_held_out(
     datasets: Sequence[RowDataset],
     models: ResolvedModels,
     folder: Path,
+    tools: Sequence[dict[str, Any]] | None,
 ) -> DatasetReport:
     """Write a set of held-out rows."""
     rollout = job.spec.effective_rollout
@@ -205,6 +219,7 @@ def _write_held_out(
         rows.field("preset" if rows.is_preset else "data"),
         text_bounds(job, rows.data, text_rewards, models.tokenizer),
         rows.group_by,
+        tools=tools,
     )
 
 

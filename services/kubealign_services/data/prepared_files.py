@@ -8,6 +8,8 @@ from kubealign.planning.model.routing_record import max_routing_record_bytes
 FOLDER = "prepared"
 MODELS, REPORT, INPUTS = "models.json", "report.json", "inputs.json"
 TRAIN, VALIDATION = "train.parquet", "validation.parquet"
+#: Catalog of the tools that the policy calls in its model's own format; absent where it calls none.
+TOOLS = "tools.json"
 
 
 def validation_file(set_name: str | None) -> str:

@@ -79,8 +79,13 @@ def chat_template_kwargs(data: DataSet) -> dict[str, Any]:
     return {} if chat is None else chat.chat_template_kwargs
 
 
-def read_example(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
+def read_example(
+    data: DataSet, row: Mapping[str, Any], number: int, tools: list[Any] | None = None
+) -> Example:
     """Parse a row of text or messages into an example.
+
+    Args:
+        tools: JSON schemas of the job's tools; None: those of the row, if any.
 
     Raises DataError for a column that is missing or has another type.
     """
@@ -91,7 +96,7 @@ def read_example(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
         parts = _preference_fields(data, cells, number)
     else:
         parts = _message_fields(data, cells)
-    return Example(number, **parts, **read_annotations(data, cells), tools=_tools(data, cells))
+    return Example(number, **parts, **read_annotations(data, cells), tools=tools or _tools(data, cells))
 
 
 def _tools(data: DataSet, cells: RowReader) -> list[Any] | None:

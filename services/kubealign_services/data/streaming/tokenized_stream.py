@@ -17,6 +17,7 @@ from kubealign_services.data.streaming.streamed_files import StreamedFiles
 from kubealign_services.data.tokenization.length_filter import training_budget
 from kubealign_services.data.tokenization.row_writer import RowEncoder
 from kubealign_services.data.tokenization.tokenizers import load_tokenizer
+from kubealign_services.tools.catalog import read_catalog, tool_schemas
 
 
 @dataclass(frozen=True)
@@ -186,4 +187,5 @@ def _build_encoder(job: AlignmentJob, prepared: PreparedJob) -> RowEncoder:
     tokenizer = load_tokenizer(prepared.model_folder("policy"), "spec.policy.model")
     rewards = {role: TextReward.load(prepared.model_folder(role), role) for role in report.text_rewards}
     bounds = text_bounds(job, data, rewards, tokenizer)
-    return RowEncoder(data, tokenizer, training_budget(job.spec, report.context), None, bounds, None)
+    tools = tool_schemas(read_catalog(prepared.folder))
+    return RowEncoder(data, tokenizer, training_budget(job.spec, report.context), None, bounds, None, tools)

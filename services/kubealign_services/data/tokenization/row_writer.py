@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.algorithms import Hint
 from kubealign.spec.sections.data import Data, OverlongPolicy
+from kubealign.spec.tool_call_validation import TOOLS_NEED_CHAT
 from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.prepared import DatasetReport
 from kubealign_services.data.rows.example import Example
@@ -88,6 +89,7 @@ def write_rows(
     reward_bounds: Sequence[RewardTextBound] = (),
     group_by: str | None = None,
     hint: HintedPrompts | None = None,
+    tools: Sequence[dict[str, Any]] | None = None,
 ) -> DatasetReport:
     """Tokenise the sources, write the kept rows in this order and return the statistics.
 
@@ -99,12 +101,15 @@ def write_rows(
         reward_bounds: Bounds of the reward models that score text.
         group_by: Column that every row must have.
         hint: Prompts to write for the teacher.
+        tools: JSON schemas of the job's tools, which the chat template writes into every prompt.
 
     Raises DataError for a row that cannot be used, when no row of a source is kept, and for tools or
     variables that the chat template does not read.
     """
     check_template_variables(tokenizer, _template_fields(data, f"{spec_path}.{data.member}.format.chat"))
-    encoder = RowEncoder(data, tokenizer, room, group_by, reward_bounds, hint)
+    if tools is not None and data.value.format.chat is None:
+        raise DataError(f"{spec_path}.{data.member}.format: {TOOLS_NEED_CHAT}")
+    encoder = RowEncoder(data, tokenizer, room, group_by, reward_bounds, hint, tools)
     counts: dict[str, int] = {}
     with pyarrow.parquet.ParquetWriter(path, _schema(data.member, has_hints=hint is not None)) as file:
         for source in sources:
@@ -195,10 +200,12 @@ class RowEncoder:
         group_by: str | None,
         reward_bounds: Sequence[RewardTextBound],
         hint: HintedPrompts | None,
+        tools: Sequence[dict[str, Any]] | None = None,
     ) -> None:
         self._reward_bounds = reward_bounds
         self._kind, self._data, self.room = data.member, data.value, room
         self._group_by, self._hint = group_by, hint
+        self._tools = None if tools is None else list(tools)
         self._dropped_hints = self._teacher_prompt = 0
         self._renderer = ExampleTokenizer(tokenizer, chat_template_kwargs(data.value))
         self._token_rows = TokenRowReader(tokenizer, data.value)
@@ -219,7 +226,7 @@ class RowEncoder:
             rendered = self._token_rows.read(rows)
         else:
             rendered = self._renderer.tokenize(
-                [read_example(self._data, row, number) for number, row in rows]
+                [read_example(self._data, row, number, self._tools) for number, row in rows]
             )
         problems = self._reward_problems([item.example for item in rendered])
         teacher_prompts = self._teacher_prompts(rendered, rows)

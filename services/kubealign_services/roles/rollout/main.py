@@ -36,6 +36,7 @@ from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.scoring.functions.errors import RewardMissing
 from kubealign_services.telemetry.rates import Rate
+from kubealign_services.tools.job_tools import load_tools
 from kubealign_services.weights.receive.receiver_factory import open_receiver
 from kubealign_services.weights.receive.recovery import recover_weights
 from kubealign_services.weights.receive.refit_worker import RefitWorker
@@ -111,9 +112,10 @@ async def _run_worker(
     tokens = Rate()
     context.heartbeat.set_fields(lambda: _heartbeat_payload(generator, weights, tokens))
     try:
+        tools = load_tools(context.job, context.settings.run_dir)
         episode_rewards = context.job.spec.episode_rewards
         async with open_sample_producer(
-            rollout.workflow, generator, name, tokenizer, episode_rewards
+            rollout.workflow, generator, name, tokenizer, episode_rewards, tools
         ) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
             worker.on_skip = lambda reason: context.metrics.skipped_work_items.labels(reason).inc()

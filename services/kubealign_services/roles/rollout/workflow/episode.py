@@ -182,7 +182,13 @@ class Episode:
         Returns False, and truncates the response here, if the text leaves no room for the policy to
         continue.
         """
-        tokens = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._append(self._tokenizer(text, add_special_tokens=False)["input_ids"], text)
+
+    def append(self, tokens: Sequence[int]) -> bool:
+        """Append the environment's tokens, as `put` does text; the response's text has no special tokens."""
+        return self._append(tokens, str(self._tokenizer.decode(list(tokens), skip_special_tokens=True)))
+
+    def _append(self, tokens: Sequence[int], text: str) -> bool:
         response = self.transcript
         if len(tokens) >= self.room:
             response.truncated = True

@@ -6,12 +6,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections.workflow import WorkflowSpec as WorkflowSpec
+from kubealign_services.data.errors import DataError
 from kubealign_services.generation.contract import Generator
 from kubealign_services.roles.rollout.sample_producers import MultiTurn, SampleProducer, SingleTurn
-from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow
+from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow, WorkflowFailed
 from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
+from kubealign_services.roles.rollout.workflow.tool_calls import ToolCallWorkflow
 from kubealign_services.roles.rollout.workflow.tool_use import ToolWorkflow
 from kubealign_services.scoring.functions.function_process import ToolProcess
+from kubealign_services.tools.job_tools import JobTools
+from kubealign_services.tools.mcp_server import McpUnavailable
+from kubealign_services.tools.parsers.registry import make_parser
+from kubealign_services.tools.toolbox import open_toolbox
 
 
 @asynccontextmanager
@@ -21,11 +27,13 @@ async def open_sample_producer(
     worker: str,
     tokenizer: PreTrainedTokenizerBase,
     episode_rewards: Mapping[str, str],
+    tools: JobTools | None = None,
 ) -> AsyncIterator[SampleProducer]:
     """Open the sample producer; a workflow's tools run until the block ends.
 
     Args:
         episode_rewards: Reward of the job -> name under which episodes give it.
+        tools: Tools of a workflow that calls them in the model's own format.
 
     Raises:
         RewardError: A tool cannot be started.
@@ -35,15 +43,26 @@ async def open_sample_producer(
         yield SingleTurn(generator, worker)
         return
     async with AsyncExitStack() as stack:
-        workflow = await _create_workflow(spec, stack)
+        workflow = await _create_workflow(spec, stack, tokenizer, tools)
         yield MultiTurn(generator, worker, workflow, tokenizer, episode_rewards)
 
 
-async def _create_workflow(spec: WorkflowSpec, stack: AsyncExitStack) -> EpisodeWorkflow:
+async def _create_workflow(
+    spec: WorkflowSpec, stack: AsyncExitStack, tokenizer: PreTrainedTokenizerBase, tools: JobTools | None
+) -> EpisodeWorkflow:
     if spec.function is not None:
         workflow = CustomWorkflow.from_spec(spec.function)
         stack.callback(workflow.close)
         return workflow
+    if spec.tool_calls is not None:
+        assert tools is not None
+        try:
+            turns = tools.make_turns(tokenizer)
+            parser = make_parser(spec.tool_calls, turns)
+            toolbox = await stack.enter_async_context(open_toolbox(spec.tool_calls, tools.catalog))
+        except (DataError, McpUnavailable) as error:
+            raise WorkflowFailed(str(error)) from error
+        return ToolCallWorkflow(spec.tool_calls, toolbox, parser, turns)
     assert spec.tools is not None
-    tools = {tool.name: await stack.enter_async_context(ToolProcess(tool)) for tool in spec.tools.tools}
-    return ToolWorkflow(spec.tools, tools)
+    processes = {tool.name: await stack.enter_async_context(ToolProcess(tool)) for tool in spec.tools.tools}
+    return ToolWorkflow(spec.tools, processes)
