@@ -98,7 +98,6 @@ from kubealign.spec.sections.rewards import (
     Reward,
 )
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
-from kubealign.spec.sections.tool_calls import MCP_EXAMPLE, MCP_TRANSPORTS, McpServerSpec, ToolCallsSpec
 from kubealign.spec.sections.trackers import (
     NO_TRACKIO_TOKEN,
     ONE_TRACKIO_DESTINATION,
@@ -131,6 +130,7 @@ from kubealign.spec.sections.validation import (
     ValidationSet,
 )
 from kubealign.spec.sections.verifiers import LinearLength
+from kubealign.spec.tools.tool_calls import MCP_EXAMPLE, MCP_TRANSPORTS, McpServerSpec, ToolCallsSpec
 from kubealign.spec.validation_checks import (
     LONG_SCORE_NAME,
     MAX_SCORE_PROCESS_NAME,

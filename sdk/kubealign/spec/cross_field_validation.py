@@ -37,7 +37,7 @@ from kubealign.spec.sections.rollout import (
 )
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation
-from kubealign.spec.tool_call_validation import check_tool_calls
+from kubealign.spec.tools.validation import check_tool_calls
 from kubealign.spec.validation_checks import VALIDATION_CHECKS, FieldProblem
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.sections.tool_calls import ToolCallsSpec
+from kubealign.spec.tools.tool_calls import ToolCallsSpec
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared_files import TOOLS
 from kubealign_services.scoring.functions.errors import RewardError

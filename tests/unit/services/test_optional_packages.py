@@ -5,7 +5,7 @@ import sys
 
 from kubealign.role_specs import ROLE_SPECS
 
-#: Top-level packages of the extras mcp, megatron, triton, dashboard and trackers, and of the external engines.
+#: Top-level packages of the extras mcp, megatron, triton, dashboard and trackers, and of external engines.
 OPTIONAL_PACKAGES = (
     "fastapi",
     "mcp",

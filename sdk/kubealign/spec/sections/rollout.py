@@ -27,9 +27,9 @@ from kubealign.spec.sections.engines import (
     TorchEngineSpec,
 )
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.tool_calls import ToolCallsSpec
-from kubealign.spec.sections.tool_functions import ToolFunction
 from kubealign.spec.sections.workflow import WorkflowFunction, WorkflowSpec
+from kubealign.spec.tools.functions import ToolFunction
+from kubealign.spec.tools.tool_calls import ToolCallsSpec
 
 
 class SamplingSpec(SpecModel):

@@ -16,8 +16,8 @@ from kubealign.spec.base import (
     unique_by,
 )
 from kubealign.spec.sections.rewards import ConfigMapFunction, FileFunction
-from kubealign.spec.sections.tool_calls import ToolCallsSpec
-from kubealign.spec.sections.tool_functions import ToolFunction
+from kubealign.spec.tools.functions import ToolFunction
+from kubealign.spec.tools.tool_calls import ToolCallsSpec
 
 
 class WorkflowFile(FileFunction):

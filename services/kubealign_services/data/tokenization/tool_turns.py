@@ -149,7 +149,7 @@ class _ToolTemplate:
                 f"{self.label} does not render {_count(len(results), 'call')} of a tool (tool_calls of an "
                 "assistant's message): give the tokenizer a template that renders calls"
             )
-        ends = [(found, token) for token in self._end_tokens() if (found := text.find(token, at)) >= 0]
+        ends = [(start, token) for token in self._end_tokens() if (start := text.find(token, at)) >= 0]
         if not ends:
             raise DataError(
                 f"{self.label} ends a turn with calls with none of {' and '.join(self._end_tokens())}: give "
@@ -166,11 +166,11 @@ class _ToolTemplate:
         """Return the ids after the turn with the calls, with its end token if `keep_end`."""
         text, end = self.render_results(results)
         before = text[: end - len(self.end_token(text, end))] if keep_end else text[:end]
-        whole = self._apply(_conversation(results), opening=True, has_tools=True, tokenize=True)
+        ids = self._apply(_conversation(results), opening=True, has_tools=True, tokenize=True)
         prefix = self.tokenizer(before, add_special_tokens=False)["input_ids"]
-        if list(whole[: len(prefix)]) != list(prefix):
+        if list(ids[: len(prefix)]) != list(prefix):
             raise DataError(f"{self.label} has no token boundary at the end of a turn with calls")
-        return list(whole[len(prefix) :])
+        return list(ids[len(prefix) :])
 
     def _apply(self, messages: Sequence[Message], *, opening: bool, has_tools: bool, tokenize: bool) -> Any:
         try:

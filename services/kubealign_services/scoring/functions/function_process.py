@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from kubealign.spec.sections.rewards import RewardFunction
-from kubealign.spec.sections.tool_functions import ToolFunction
 from kubealign.spec.sections.workflow import ToolSpec, WorkflowFunction
+from kubealign.spec.tools.functions import ToolFunction
 from kubealign_services.scoring.functions.errors import (
     BadReward,
     RewardError,

@@ -34,7 +34,7 @@ def to_call(document: Any) -> ParsedCall:
     """Return the call of a JSON value: an object with a name, and with arguments or parameters."""
     if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return InvalidCall("a call must be a JSON object with name and arguments")
-    arguments = next((document[key] for key in ("arguments", "parameters") if key in document), {})
+    arguments: Any = next((document[key] for key in ("arguments", "parameters") if key in document), {})
     if not isinstance(arguments, dict):
         return InvalidCall(f"the arguments of {document['name']} must be a JSON object")
     return ToolCall(document["name"], arguments)

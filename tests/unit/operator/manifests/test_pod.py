@@ -122,7 +122,7 @@ def test_a_config_map_function_is_mounted_by_its_reward_only() -> None:
 
 def test_a_tools_config_map_is_mounted_by_the_workers_and_the_preparation() -> None:
     function = {"configMap": {"name": "tools", "key": "tools.py", "function": "add"}}
-    for workflow, names in (
+    for workflow, expected in (
         ({"toolCalls": {"tools": [{"function": function}]}}, {"prepare", "rollout-0"}),
         ({"tools": {"tools": [{"name": "add", "function": function}]}}, {"rollout-0"}),
     ):
@@ -136,7 +136,7 @@ def test_a_tools_config_map_is_mounted_by_the_workers_and_the_preparation() -> N
             for mount in _main(manifest)["volumeMounts"]
             if mount["mountPath"] == "/etc/kubealign/functions/tools"
         }
-        assert mounting == names
+        assert mounting == expected
 
 
 def test_the_certificate_is_the_roles_own() -> None:

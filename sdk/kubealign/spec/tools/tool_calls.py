@@ -1,7 +1,7 @@
 """Tool calls in the model's own format, with typed functions and MCP servers as tools."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ from kubealign.spec.base import (
     require_exactly_one,
     unique_by,
 )
-from kubealign.spec.sections.tool_functions import ToolFunction
+from kubealign.spec.tools.functions import ToolFunction
 
 #: Transports of an MCP server, exactly one of which is set.
 MCP_TRANSPORTS = ("http", "stdio")
@@ -166,7 +166,7 @@ class ToolCallsSpec(SpecModel):
     @model_validator(mode="after")
     def _callable(self) -> "ToolCallsSpec":
         """Check that there is a tool, and one parser."""
-        problems = []
+        problems: list[tuple[tuple[str], Any, str]] = []
         if not self.tools and not self.mcp_servers:
             problems.append((("tools",), self.tools, NO_TOOLS))
         if self.parser_plugin is not None and self.parser is not ToolCallFormat.AUTO:
