@@ -3,6 +3,7 @@
 The prompts contain the schemas, so the tools stay those of the preparation while the job runs.
 """
 
+import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -10,13 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.tools.tool_calls import ToolCallsSpec
+from kubealign.spec.tools.tool_calls import ToolCallsSpec, TypedToolSpec
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared_files import TOOLS
 from kubealign_services.scoring.functions.errors import RewardError
 from kubealign_services.tools.arguments import ArgumentValidator, closed_parameters
 from kubealign_services.tools.function_tool import describe_function_tool
 from kubealign_services.tools.mcp_server import McpServer, McpUnavailable
+
+#: Functions that are described at the same time: each process imports transformers.
+_DESCRIBED_AT_ONCE = 4
 
 _FIELD = "spec.rollout.workflow.toolCalls"
 
@@ -48,14 +52,11 @@ async def list_tools(spec: ToolCallsSpec) -> list[CatalogTool]:
         DataError: A function has no schema, a server cannot be reached or lacks a tool, a schema is none, or
             two tools have the same name.
     """
-    tools: list[tuple[str, CatalogTool]] = []
+    tools = [
+        (f"{_FIELD}.tools[{index}]", CatalogTool(schema, function=index))
+        for index, schema in enumerate(await _describe_functions(spec))
+    ]
     async with AsyncExitStack() as stack:
-        for index, typed in enumerate(spec.tools):
-            path = f"{_FIELD}.tools[{index}]"
-            try:
-                tools.append((path, CatalogTool(await describe_function_tool(typed), function=index)))
-            except RewardError as error:
-                raise DataError(f"{path}.function: {error}") from error
         for index, server_spec in enumerate(spec.mcp_servers):
             path = f"{_FIELD}.mcpServers[{index}]"
             try:
@@ -72,6 +73,20 @@ async def list_tools(spec: ToolCallsSpec) -> list[CatalogTool]:
         except ValueError as error:
             raise DataError(f"{path}: the schema of {tool.name} {error}") from error
     return [tool for _, tool in tools]
+
+
+async def _describe_functions(spec: ToolCallsSpec) -> list[dict[str, Any]]:
+    """Return the schema of each function. Raises DataError."""
+    slots = asyncio.Semaphore(_DESCRIBED_AT_ONCE)
+
+    async def describe(index: int, typed: TypedToolSpec) -> dict[str, Any]:
+        async with slots:
+            try:
+                return await describe_function_tool(typed)
+            except RewardError as error:
+                raise DataError(f"{_FIELD}.tools[{index}].function: {error}") from error
+
+    return await asyncio.gather(*(describe(index, typed) for index, typed in enumerate(spec.tools)))
 
 
 def _check_names(tools: Sequence[tuple[str, CatalogTool]]) -> None:

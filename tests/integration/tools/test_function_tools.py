@@ -14,7 +14,7 @@ from kubealign_services.tools.parsers.contract import InvalidCall, ToolCall
 from kubealign_services.tools.toolbox import Toolbox, open_toolbox
 from support.mcp_servers import ABSENT, stdio_server
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 TOOLS = '''
 import os
@@ -59,7 +59,7 @@ def misbehave(how: str) -> object:
 '''
 
 
-def spec(folder: Path, **changes: Any) -> ToolCallsSpec:
+def spec(folder: Path) -> ToolCallsSpec:
     path = folder / "tools.py"
     path.write_text(TOOLS)
 
@@ -71,7 +71,7 @@ def spec(folder: Path, **changes: Any) -> ToolCallsSpec:
         {"name": "search", "function": function("find")},
         {"function": function("misbehave"), "timeoutSeconds": 2},
     ]
-    return ToolCallsSpec.model_validate({"tools": tools} | changes)
+    return ToolCallsSpec.model_validate({"tools": tools})
 
 
 async def test_functions_are_listed_stored_and_called(tmp_path: Path) -> None:
@@ -134,12 +134,17 @@ async def test_tools_that_cannot_be_used_are_named_with_their_field(tmp_path: Pa
 
 
 @pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
-async def test_functions_and_servers_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_functions_and_servers_together(tmp_path: Path) -> None:
     servers = [{"name": "numbers", "stdio": stdio_server(), "tools": ["describe", "fail"]}]
-    calls = spec(tmp_path, mcpServers=servers)
+    tools = spec(tmp_path).model_dump(by_alias=True)["tools"][:1]
+
+    def together() -> ToolCallsSpec:
+        return ToolCallsSpec.model_validate({"tools": tools, "mcpServers": servers})
+
+    calls = together()
     listed = await list_tools(calls)
-    assert [(tool.name, tool.function, tool.server) for tool in listed][2:] == [
-        ("misbehave", 2, None),
+    assert [(tool.name, tool.function, tool.server) for tool in listed] == [
+        ("add", 0, None),
         ("describe", None, "numbers"),
         ("fail", None, "numbers"),
     ]
@@ -149,9 +154,9 @@ async def test_functions_and_servers_together(tmp_path: Path, monkeypatch: pytes
         assert "no such city" in await failure(toolbox, ToolCall("fail", {}))
     servers[0]["tools"] = ["add"]
     with pytest.raises(DataError, match=r"mcpServers\[0\]: .*toolCalls\.tools\[0\] has a tool add too"):
-        await list_tools(spec(tmp_path, mcpServers=servers))
+        await list_tools(together())
     servers[0] |= {"stdio": {"command": "no-such-server"}}
     with pytest.raises(
         DataError, match=r"mcpServers\[0\]: MCP server numbers \(no-such-server\) cannot be reached"
     ):
-        await list_tools(spec(tmp_path, mcpServers=servers))
+        await list_tools(together())
