@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _serve() -> int:
-    requests, replies = _private_pipes()
+    requests, replies = private_pipes()
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests, lines), daemon=True).start()
     try:
@@ -111,7 +111,7 @@ def load_function(named: dict[str, Any]) -> Callable[..., Any]:
         )
     except (Exception, SystemExit) as error:
         raise FunctionError(
-            FunctionFailure.MISSING, f"cannot be imported: {_describe_error(error)}"
+            FunctionFailure.MISSING, f"cannot be imported: {describe_error(error)}"
         ) from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -157,7 +157,7 @@ def call_reward(
         returned = run_to_end(function(prompts, responses, **accepted))
     except (Exception, SystemExit) as error:
         count = f"{len(responses)} response{'s' if len(responses) != 1 else ''}"
-        raise FunctionError(FunctionFailure.RAISED, f"raised on {count}: {_describe_error(error)}") from error
+        raise FunctionError(FunctionFailure.RAISED, f"raised on {count}: {describe_error(error)}") from error
     try:
         return check_results(returned, len(responses))
     except InvalidResult as error:
@@ -172,7 +172,7 @@ def call_tool(function: Callable[..., Any], argument: str) -> str:
     try:
         result = function(argument)
     except (Exception, SystemExit) as error:
-        raise FunctionError(FunctionFailure.RAISED, f"raised: {_describe_error(error)}") from error
+        raise FunctionError(FunctionFailure.RAISED, f"raised: {describe_error(error)}") from error
     if isinstance(result, bool) or not isinstance(result, str | int | float):
         raise FunctionError(FunctionFailure.BAD, f"returned {describe_value(result)}, not text or a number")
     return str(result)
@@ -232,7 +232,7 @@ def _defined_functions(module: ModuleType) -> list[str]:
     )
 
 
-def _describe_error(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = next((frame for frame in reversed(frames) if not frame.filename.startswith("<frozen")), None)
     this_file = Path(__file__).name
@@ -256,7 +256,7 @@ def _read_requests(requests: BinaryIO, lines: "queue.SimpleQueue[bytes]") -> Non
     os._exit(0)
 
 
-def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
+def private_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Move the protocol's pipes out of the function's reach: its input is empty, its output goes to standard
     error.
     """

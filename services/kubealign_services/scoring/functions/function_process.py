@@ -4,12 +4,7 @@ The pipes carry JSON; nothing is pickled.
 """
 
 import asyncio
-import contextlib
 import json
-import logging
-import os
-import signal
-import sys
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,19 +20,12 @@ from kubealign_services.scoring.functions.errors import (
     RewardRaised,
 )
 from kubealign_services.scoring.functions.protocol import FunctionFailure
-
-log = logging.getLogger(__name__)
+from kubealign_services.scoring.functions.supervised_process import SupervisedProcess
 
 #: Minimum timeout of the import in seconds: the function's dependencies may be large.
 START_SECONDS = 60.0
 
-# Maximum reply size: some tens of bytes per response.
-_REPLY_BYTES = 2**26
-_LOGGED_CHARACTERS = 2000
-# The supervisor kills for a second at most; after its end the output has been read, or another process holds
-# its pipe.
-_END_SECONDS = 2.0
-_OUTPUT_SECONDS = 1.0
+_CHILD_MODULE = "kubealign_services.scoring.functions.child_main"
 
 _ERRORS: dict[FunctionFailure, type[RewardError]] = {
     FunctionFailure.MISSING: RewardMissing,
@@ -70,8 +58,7 @@ class FunctionProcess:
         self._label = label
         self._timeout = timeout_seconds
         self._lock = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
-        self._output: asyncio.Task[None] | None = None
+        self._child: SupervisedProcess | None = None
 
     async def start(self) -> None:
         """Import the function.
@@ -96,30 +83,9 @@ class FunctionProcess:
 
     async def close(self) -> None:
         """Kill the process and its descendants within some seconds. A call in progress fails."""
-        process, self._process = self._process, None
-        output, self._output = self._output, None
-        if process is not None and process.returncode is None:
-            await self._kill(process)
-        if output is not None:
-            # A process that could not be killed may keep standard error open.
-            await asyncio.wait([output], timeout=_OUTPUT_SECONDS)
-            output.cancel()
-        if process is not None:
-            # Closes the pipes, also those that another process keeps open at its end.
-            process._transport.close()  # type: ignore[attr-defined]
-
-    async def _kill(self, process: asyncio.subprocess.Process) -> None:
-        """Have the supervisor kill the function and its descendants; kill the supervisor if it does not."""
-        # Not process.terminate, which reaps an ended process in the event loop's place and loses its code.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
-        if await _has_ended(process):
-            return
-        log.warning("%s: its supervisor did not end, and is killed", self._label)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        if not await _has_ended(process):
-            log.error("%s: process %s cannot be killed", self._label, process.pid)
+        child, self._child = self._child, None
+        if child is not None:
+            await child.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -131,21 +97,10 @@ class FunctionProcess:
         await self.close()
 
     async def _ensure_started(self) -> None:
-        if self._process is not None and self._process.returncode is None:
+        if self._child is not None and self._child.is_running:
             return
         await self.close()
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "kubealign_services.scoring.functions.child_main",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_REPLY_BYTES,
-            # Its own session, so that a signal to the worker's group does not reach it.
-            start_new_session=True,
-        )
-        self._output = asyncio.create_task(self._log_output(self._process))
+        self._child = await SupervisedProcess.start(_CHILD_MODULE, self._label)
         seconds = max(START_SECONDS, self._timeout)
         try:
             await self._exchange(self._target, seconds, f"was not imported within {seconds:g} s")
@@ -156,13 +111,12 @@ class FunctionProcess:
             raise
 
     async def _exchange(self, request: dict[str, Any], seconds: float, hung: str) -> dict[str, Any]:
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        child = self._child
+        assert child is not None
         try:
             async with asyncio.timeout(seconds):
-                process.stdin.write(json.dumps(request).encode() + b"\n")
-                await process.stdin.drain()
-                line = await process.stdout.readline()
+                await child.write_line(json.dumps(request).encode())
+                line = await child.read_line()
         except TimeoutError:
             await self.close()
             raise RewardHung(f"{self._label} {hung}, and was stopped") from None
@@ -173,46 +127,12 @@ class FunctionProcess:
             await self.close()
             raise
         if not line.endswith(b"\n"):
-            raise RewardRaised(f"{self._label} ended its process: {await self._describe_exit(process)}")
+            await self.close()
+            raise RewardRaised(f"{self._label} ended its process: {child.describe_exit()}")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise _ERRORS[FunctionFailure(reply["error"])](f"{self._label} {reply['message']}")
         return reply
-
-    async def _describe_exit(self, process: asyncio.subprocess.Process) -> str:
-        await self.close()
-        code = process.returncode or 0
-        # The supervisor exits with 128 + the number of the signal that ended the function.
-        number = -code if code < 0 else code - 128
-        if number in signal.valid_signals():
-            return f"signal {signal.Signals(number).name}"
-        return f"exit code {code}"
-
-    async def _log_output(self, process: asyncio.subprocess.Process) -> None:
-        """Log each line that the function prints."""
-        assert process.stderr is not None
-        rest = b""
-        while chunk := await process.stderr.read(2**16):
-            *lines, rest = (rest + chunk).split(b"\n")
-            rest = rest[-_LOGGED_CHARACTERS:]
-            for line in lines:
-                self._log_line(line)
-        if rest:
-            self._log_line(rest)
-
-    def _log_line(self, line: bytes) -> None:
-        log.info("%s printed: %s", self._label, line.decode(errors="replace")[:_LOGGED_CHARACTERS])
-
-
-async def _has_ended(process: asyncio.subprocess.Process) -> bool:
-    """Wait some seconds for the end of a process. Return False if it still runs."""
-    try:
-        async with asyncio.timeout(_END_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        # Before Python 3.13 the wait also lasts while another process keeps a pipe open.
-        return process.returncode is not None
-    return True
 
 
 class ToolProcess(FunctionProcess):
