@@ -31,6 +31,7 @@ from kubealign.spec.cross_field_validation import (
     NO_STEPS_TO_OVERLAP,
     NO_TEACHERS_TO_NAME,
     NO_WORKFLOW_GIVES_REWARDS,
+    OTHER_ENVIRONMENT_REWARD,
     REVISIONS_ARE_SCORED_ALONE,
     REWARD_SOURCES_NEED_MIXTURE,
     RUNS_NO_WORKFLOW,
@@ -292,9 +293,15 @@ def _episode_reward_rules() -> Iterator[CelRule]:
         field_path=".rewards",
     )
     yield CelRule(
-        "(has(self.rollout.workflow) && has(self.rollout.workflow.function)) || "
-        "self.rewards.all(r, !has(r.episode))",
+        "(has(self.rollout.workflow) && (has(self.rollout.workflow.function) || "
+        "has(self.rollout.workflow.environment))) || self.rewards.all(r, !has(r.episode))",
         NO_WORKFLOW_GIVES_REWARDS,
+        field_path=".rewards",
+    )
+    yield CelRule(
+        "!has(self.rollout.workflow) || !has(self.rollout.workflow.environment) || self.rewards.all(r, "
+        "!has(r.episode) || r.episode.name == self.rollout.workflow.environment.reward)",
+        OTHER_ENVIRONMENT_REWARD,
         field_path=".rewards",
     )
 

@@ -74,6 +74,7 @@ from kubealign.spec.sections.data import (
     UnpairedDataset,
     VolumeFileSource,
 )
+from kubealign.spec.sections.environments import ENVIRONMENT_KINDS, NO_CHAT_BEFORE_TURN, EnvironmentSpec
 from kubealign.spec.sections.lifecycle import PARENT_EXAMPLE, PARENT_MEMBERS, CheckpointSource
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
 from kubealign.spec.sections.optimizers import (
@@ -633,6 +634,14 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
                 field_path=f".{field}",
             )
             for field in ("setupColumn", "entryPointColumn")
+        ),
+    ],
+    EnvironmentSpec: [
+        *exactly_one_of(list(map(to_camel, ENVIRONMENT_KINDS))),
+        CelRule(
+            "self.observation != 'Chat' || self.firstObservation != 'Insert'",
+            NO_CHAT_BEFORE_TURN,
+            field_path=".firstObservation",
         ),
     ],
     LinearLength: [

@@ -78,7 +78,12 @@ REVISIONS_ARE_SCORED_ALONE = "revised responses are scored one by one: write Sam
 #: Errors of rewards of some sources of prompts.
 REWARD_SOURCES_NEED_MIXTURE = "there are no sources to choose from: set data.prompts.mixture, or remove it"
 RUNS_NO_WORKFLOW = "runs no workflow, which would give the reward: choose another source"
-NO_WORKFLOW_GIVES_REWARDS = "no workflow gives a reward: set rollout.workflow.function"
+NO_WORKFLOW_GIVES_REWARDS = (
+    "no workflow gives a reward: set rollout.workflow.function or rollout.workflow.environment"
+)
+OTHER_ENVIRONMENT_REWARD = (
+    "the environment gives its reward under the name rollout.workflow.environment.reward"
+)
 UNSCORED_SOURCE = "no reward scores the responses to this source: name it in the sources of one"
 
 #: Errors of several teachers.
@@ -203,6 +208,9 @@ def _check_episode_rewards(
             yield path, reward.episode, problem
         elif workflow is None or not workflow.gives_rewards:
             yield path, reward.episode, NO_WORKFLOW_GIVES_REWARDS
+        elif workflow.environment is not None and reward.episode.name != workflow.environment.reward:
+            problem = f"{OTHER_ENVIRONMENT_REWARD} ({workflow.environment.reward}): name it so"
+            yield (*path, "name"), reward.episode.name, problem
 
 
 def _check_group_scope(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:

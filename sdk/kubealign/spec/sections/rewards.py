@@ -192,7 +192,8 @@ class RewardPlugin(SpecModel):
 
 
 class EpisodeRewardSource(SpecModel):
-    """The reward that the function of `rollout.workflow` gives a response, by `episode.reward(value, name)`.
+    """The reward that `rollout.workflow` gives a response: its function by `episode.reward(value, name)`, or
+    its environment.
 
     Several values of a response are added up; with none the reward does not apply to the response.
     """

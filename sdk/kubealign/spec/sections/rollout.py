@@ -26,6 +26,7 @@ from kubealign.spec.sections.engines import (
     InferenceServer,
     TorchEngineSpec,
 )
+from kubealign.spec.sections.environments import EnvironmentFunction
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.workflow import WorkflowFunction, WorkflowSpec
 from kubealign.spec.tools.functions import ToolFunction
@@ -297,7 +298,7 @@ class Rollout(SpecModel):
         return self.model_copy(update={"engine": self.engine.model_copy(update={self.engine.member: engine})})
 
     @property
-    def functions(self) -> list[tuple[DocumentPath, ToolFunction | WorkflowFunction]]:
+    def functions(self) -> list[tuple[DocumentPath, ToolFunction | WorkflowFunction | EnvironmentFunction]]:
         """(path below the rollout, function) of every Python function that the workers call."""
         if self.workflow is None:
             return []
@@ -306,6 +307,9 @@ class Rollout(SpecModel):
         if self.workflow.tool_calls is not None:
             typed = enumerate(self.workflow.tool_calls.tools)
             return [(("workflow", "toolCalls", "tools", i, "function"), tool.function) for i, tool in typed]
+        if self.workflow.environment is not None:
+            environment = self.workflow.environment.function
+            return [] if environment is None else [(("workflow", "environment", "function"), environment)]
         tools = self.workflow.tools.tools if self.workflow.tools is not None else []
         return [
             (("workflow", "tools", "tools", i, "function"), tool.function) for i, tool in enumerate(tools)

@@ -15,6 +15,7 @@ from kubealign.spec.base import (
     field_errors,
     unique_by,
 )
+from kubealign.spec.sections.environments import EnvironmentSpec
 from kubealign.spec.sections.rewards import ConfigMapFunction, FileFunction
 from kubealign.spec.tools.functions import ToolFunction
 from kubealign.spec.tools.tool_calls import ToolCallsSpec
@@ -130,8 +131,11 @@ class WorkflowSpec(SpecUnion):
         None, description="Tool calls of the policy in its model's own format."
     )
     function: WorkflowFunction | None = Field(None, description="A custom function.")
+    environment: EnvironmentSpec | None = Field(
+        None, description="An environment that answers the policy's turns and rewards them."
+    )
 
     @property
     def gives_rewards(self) -> bool:
         """True if the workflow can give its response a reward."""
-        return self.function is not None
+        return self.function is not None or self.environment is not None

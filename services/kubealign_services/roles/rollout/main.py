@@ -13,6 +13,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import InFlightPolicy, Rollout
 from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.rows.field_mapping import chat_template_kwargs
 from kubealign_services.generation.contract import Generator
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.rollout.engine_environment import enter_engine_environment
@@ -113,9 +114,10 @@ async def _run_worker(
     context.heartbeat.set_fields(lambda: _heartbeat_payload(generator, weights, tokens))
     try:
         tools = load_tools(context.job, context.settings.run_dir)
+        variables = chat_template_kwargs(context.job.spec.data.value)
         episode_rewards = context.job.spec.episode_rewards
         async with open_sample_producer(
-            rollout.workflow, generator, name, tokenizer, episode_rewards, tools
+            rollout.workflow, generator, name, tokenizer, episode_rewards, tools, variables
         ) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
             worker.on_skip = lambda reason: context.metrics.skipped_work_items.labels(reason).inc()

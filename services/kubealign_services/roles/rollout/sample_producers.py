@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
 
+import xxhash
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.v1 import rollout_pb2
@@ -107,6 +108,7 @@ class MultiTurn:
         prompt, columns = context["prompt"], context["columns"]
         names = self._episode_rewards.values()
         episode = Episode(prompt, columns, request, self._tokenizer, self._generate, deadline, names)
+        episode.group_seed = xxhash.xxh3_64_intdigest(f"{item.purpose}:{item.group_id}".encode()) >> 1
         await self._workflow(episode)
         rollout = episode_to_rollout(item, part, index, episode.transcript, self._worker)
         rollout.episode_rewards.extend(

@@ -8,6 +8,7 @@ import json
 from types import TracebackType
 from typing import Any, Self
 
+from kubealign.spec.sections.environments import EnvironmentFunction
 from kubealign.spec.sections.rewards import RewardFunction
 from kubealign.spec.sections.workflow import ToolSpec, WorkflowFunction
 from kubealign.spec.tools.functions import ToolFunction
@@ -34,7 +35,9 @@ _ERRORS: dict[FunctionFailure, type[RewardError]] = {
 }
 
 
-def function_target(spec: RewardFunction | ToolFunction | WorkflowFunction) -> tuple[dict[str, Any], str]:
+def function_target(
+    spec: RewardFunction | ToolFunction | WorkflowFunction | EnvironmentFunction,
+) -> tuple[dict[str, Any], str]:
     """Return (target for the child process, description for errors) of a function that the spec names."""
     if spec.file is not None:
         return {"file": spec.file.path, "name": spec.file.name}, f"{spec.file.name} of {spec.file.path}"

@@ -103,6 +103,8 @@ class Episode:
             deadline: time.monotonic() at which a custom workflow is cancelled; None: never.
         """
         self.deadline = deadline
+        #: Seed of 63 bits that all samples of the group share.
+        self.group_seed = 0
         self.prompt, self.columns = prompt, columns
         self.reward_names = frozenset(reward_names)
         self.transcript = Transcript()

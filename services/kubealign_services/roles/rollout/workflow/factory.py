@@ -2,15 +2,22 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.sections.environments import EnvironmentSpec, ObservationFormat
 from kubealign.spec.sections.workflow import WorkflowSpec as WorkflowSpec
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.tokenization.message_turns import MessageTurns
+from kubealign_services.environments.contract import EnvironmentFailed
+from kubealign_services.environments.pool import EnvironmentPool
 from kubealign_services.generation.contract import Generator
 from kubealign_services.roles.rollout.sample_producers import MultiTurn, SampleProducer, SingleTurn
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow, WorkflowFailed
 from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
+from kubealign_services.roles.rollout.workflow.environment import EnvironmentWorkflow
 from kubealign_services.roles.rollout.workflow.tool_calls import ToolCallWorkflow
 from kubealign_services.roles.rollout.workflow.tool_use import ToolWorkflow
 from kubealign_services.scoring.functions.function_process import ToolProcess
@@ -28,12 +35,14 @@ async def open_sample_producer(
     tokenizer: PreTrainedTokenizerBase,
     episode_rewards: Mapping[str, str],
     tools: JobTools | None = None,
+    template_variables: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[SampleProducer]:
-    """Open the sample producer; a workflow's tools run until the block ends.
+    """Open the sample producer; a workflow's tools and environments run until the block ends.
 
     Args:
         episode_rewards: Reward of the job -> name under which episodes give it.
         tools: Tools of a workflow that calls them in the model's own format.
+        template_variables: Variables of the chat template, for the messages of an environment.
 
     Raises:
         RewardError: A tool cannot be started.
@@ -43,7 +52,10 @@ async def open_sample_producer(
         yield SingleTurn(generator, worker)
         return
     async with AsyncExitStack() as stack:
-        workflow = await _create_workflow(spec, stack, tokenizer, tools)
+        if spec.environment is not None:
+            workflow = await _open_environment(spec.environment, stack, tokenizer, template_variables)
+        else:
+            workflow = await _create_workflow(spec, stack, tokenizer, tools)
         yield MultiTurn(generator, worker, workflow, tokenizer, episode_rewards)
 
 
@@ -66,3 +78,19 @@ async def _create_workflow(
     assert spec.tools is not None
     processes = {tool.name: await stack.enter_async_context(ToolProcess(tool)) for tool in spec.tools.tools}
     return ToolWorkflow(spec.tools, processes)
+
+
+async def _open_environment(
+    spec: EnvironmentSpec,
+    stack: AsyncExitStack,
+    tokenizer: PreTrainedTokenizerBase,
+    variables: Mapping[str, Any],
+) -> EpisodeWorkflow:
+    """Start the environments' processes. Raises WorkflowFailed."""
+    try:
+        is_chat = spec.observation is ObservationFormat.CHAT
+        turns = MessageTurns(tokenizer, variables) if is_chat else None
+        pool = await stack.enter_async_context(EnvironmentPool(spec))
+    except (DataError, EnvironmentFailed) as error:
+        raise WorkflowFailed(f"spec.rollout.workflow.environment: {error}") from error
+    return EnvironmentWorkflow(spec, pool, turns)

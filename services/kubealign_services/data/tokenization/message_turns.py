@@ -1,0 +1,82 @@
+"""Tokens between a turn of the policy and its next turn in a chat: the messages of an environment.
+
+A response is never rendered again: its tokens stay as they were generated, and what the template writes from
+the end of the assistant's message to the opening of the next one is appended. It is taken from a short
+conversation, so that a template that renders earlier answers differently does not change the response.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+from transformers import PreTrainedTokenizerBase
+
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.rows.example import Message
+from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
+
+_QUESTION, _ANSWER = "kubealign question", "kubealign answer"
+_BEGINNING: tuple[Message, ...] = (
+    {"role": "user", "content": _QUESTION},
+    {"role": "assistant", "content": _ANSWER},
+)
+
+
+class MessageTurns:
+    """Renders messages that follow a turn of the policy, with the chat template of a tokenizer.
+
+    Args:
+        variables: Variables of the chat template.
+
+    Raises:
+        DataError: The tokenizer has no chat template, or the template ends an answer without a special token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> None:
+        self._tokenizer, self._variables = tokenizer, dict(variables)
+        self._label = f"spec.policy.model: the chat template of {tokenizer.name_or_path or 'its tokenizer'}"
+        end = end_of_turn_id(tokenizer)
+        if end is None:
+            raise DataError(
+                f"{self._label} does not end an answer with a special token, or there is none: give the "
+                "tokenizer such a template, or set spec.rollout.workflow.environment.observation to Text"
+            )
+        self._end = end
+        self.follow([], [{"role": "user", "content": _QUESTION}])
+
+    def follow(self, turn: Sequence[int], messages: Sequence[Message]) -> list[int]:
+        """Return the ids that follow a turn: its end where the policy did not write one, the messages, and
+        the opening of the next turn.
+
+        Special tokens in a message are encoded as text, so that no environment can end its message.
+
+        Args:
+            turn: Ids of the turn.
+
+        Raises:
+            DataError: The template rejects the messages.
+        """
+        conversation = [*_BEGINNING, *messages]
+        text = str(self._apply(conversation, tokenize=False))
+        start = text.index(_ANSWER) + len(_ANSWER)
+        end_text = str(self._tokenizer.convert_ids_to_tokens(self._end))
+        end = text.find(end_text, start)
+        before = list(self._tokenizer(text[:end], add_special_tokens=False)["input_ids"]) if end >= 0 else []
+        whole = list(self._apply(conversation, tokenize=True))
+        if not before or whole[: len(before) + 1] != [*before, self._end]:
+            raise DataError(f"{self._label} has no token boundary at the end of an answer that is followed")
+        is_ended = bool(turn) and turn[-1] in {self._end, self._tokenizer.eos_token_id}
+        return whole[len(before) + is_ended :]
+
+    def _apply(self, messages: Sequence[Message], *, tokenize: bool) -> Any:
+        try:
+            return self._tokenizer.apply_chat_template(
+                list(messages),
+                add_generation_prompt=True,
+                tokenize=tokenize,
+                return_dict=False,
+                sanitize_control_tokens=tokenize,
+                **self._variables,
+            )
+        except (jinja2.TemplateError, TypeError, KeyError) as error:
+            raise DataError(f"{self._label} rejects the messages of an environment: {error}") from error
