@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from kubealign_services.tools.parsers.pythonic import PythonicParser
 ADD = ToolCall("add", {"a": 1, "b": 2})
 NOW = ToolCall("now", {})
 
-NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: not iskeyword(name))
 # Texts with the marks of the formats, which a parser must not read as such.
 TEXTS = st.text(max_size=12) | st.sampled_from(
     ["</tool_call>", "<tool_call>{", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "; {", ")]", "\\", '"', "'"]
@@ -32,13 +33,10 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 CALLS = st.lists(
-    st.builds(
-        ToolCall, NAMES, st.dictionaries(NAMES.filter(lambda name: name not in KEYWORDS), VALUES, max_size=3)
-    ),
+    st.builds(ToolCall, NAMES, st.dictionaries(NAMES, VALUES, max_size=3)),
     min_size=1,
     max_size=3,
 )
-KEYWORDS = {"and", "as", "def", "del", "for", "if", "in", "is", "not", "or", "try", "from", "with", "else"}
 
 
 def as_hermes(calls: list[ToolCall]) -> str:
