@@ -25,11 +25,11 @@ class EnvironmentSessions:
 
     def __init__(self, create: Callable[[], Environment]) -> None:
         self._create = create
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, _RunningEnvironment] = {}
 
     async def check(self) -> None:
         """Create an environment. Raises EnvironmentFailed, permanent, if that fails."""
-        session = _Session()
+        session = _RunningEnvironment()
         try:
             await session.create(self._create)
         except EnvironmentFailed as error:
@@ -40,7 +40,7 @@ class EnvironmentSessions:
 
     async def open(self, identity: int, seed: int, columns: dict[str, Any]) -> dict[str, Any]:
         """Create and reset an environment; return the first observation. Raises EnvironmentFailed."""
-        session = self._sessions[identity] = _Session()
+        session = self._sessions[identity] = _RunningEnvironment()
         await session.create(self._create)
         return await session.call("reset", observation_to_json, seed, columns)
 
@@ -55,7 +55,7 @@ class EnvironmentSessions:
             await session.close()
 
 
-class _Session:
+class _RunningEnvironment:
     """Environment of one episode, with a thread of its own for methods that are no coroutine functions.
 
     Calls are serialised.
