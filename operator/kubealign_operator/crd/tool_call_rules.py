@@ -25,7 +25,7 @@ def tool_call_rules() -> Iterator[CelRule]:
     """Yield the rules of the whole spec."""
     for data, is_set in (
         ("data", _CALLS_TOOLS),
-        ("validation.data", f"{_CALLS_TOOLS} && has(self.validation)"),
+        ("validation.data", f"{_CALLS_TOOLS} && has(self.validation) && has(self.validation.data)"),
     ):
         prompts = f"self.{data}.prompts"
         chat = f"{prompts}.format.chat"
@@ -41,3 +41,12 @@ def tool_call_rules() -> Iterator[CelRule]:
             TOOLS_OF_ROWS,
             field_path=f".{data}.prompts.format.chat.tools",
         )
+    fits = "has(s.data.prompts.format) && has(s.data.prompts.format.chat)"
+    yield CelRule(
+        implies(
+            f"{_CALLS_TOOLS} && has(self.validation)",
+            f"self.validation.sets.all(s, !has(s.data) || !has(s.data.prompts) || ({fits}))",
+        ),
+        TOOLS_NEED_CHAT,
+        field_path=".validation.sets",
+    )

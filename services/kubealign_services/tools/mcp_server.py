@@ -178,7 +178,8 @@ class _Connection:
     async def open(self) -> None:
         """Open the connection. Raises McpUnavailable."""
         self._task = asyncio.create_task(self._hold())
-        await asyncio.wait([self._ready, self._task], return_when=asyncio.FIRST_COMPLETED)
+        awaited: list[asyncio.Future[Any]] = [self._ready, self._task]
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
             error = self._task.exception()
             raise McpUnavailable(f"{self._label} cannot be reached: {_describe(error)}") from error

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from kubealign.spec.held_out_rows import list_held_out_rows
 from kubealign.spec.paths import DocumentPath
-from kubealign.spec.sections.data import Data
+from kubealign.spec.sections.data import Data, PromptMessages
 from kubealign.spec.sections.rollout import Rollout
 from kubealign.spec.sections.validation import Validation
 
@@ -27,26 +28,25 @@ def check_tool_calls(
     """Yield the errors of prompts that cannot carry the tools."""
     if rollout.tool_calls is None:
         return
-    yield from _check_prompts(data, ("data",))
-    if validation is None:
-        return
-    yield from _check_prompts(validation.data, ("validation", "data"))
-    prompts, held_out = data.prompts, validation.data.prompts
-    if prompts is None or held_out is None or None in (prompts.format.chat, held_out.format.chat):
-        return
-    assert prompts.format.chat is not None and held_out.format.chat is not None
-    variables = held_out.format.chat.chat_template_kwargs
-    if variables != prompts.format.chat.chat_template_kwargs:
-        path = ("validation", "data", "prompts", "format", "chat", "chatTemplateKwargs")
-        yield path, variables, OTHER_TEMPLATE_KWARGS
+    yield from _check_prompts(data, ("data", "prompts"))
+    for rows in list_held_out_rows(validation):
+        yield from _check_prompts(rows.data, rows.rows_path)
+        own, held_out = _chat_format(data), _chat_format(rows.data)
+        if own is None or held_out is None or own.chat_template_kwargs == held_out.chat_template_kwargs:
+            continue
+        field = () if rows.is_preset else ("format", "chat", "chatTemplateKwargs")
+        yield (*rows.rows_path, *field), held_out.chat_template_kwargs, OTHER_TEMPLATE_KWARGS
+
+
+def _chat_format(data: Data) -> PromptMessages | None:
+    return None if data.prompts is None else data.prompts.format.chat
 
 
 def _check_prompts(data: Data, path: DocumentPath) -> Iterator[tuple[DocumentPath, Any, str]]:
     if data.prompts is None:
         return
     row_format = data.prompts.format
-    path = (*path, "prompts", "format")
     if row_format.chat is None:
-        yield path, row_format, TOOLS_NEED_CHAT
+        yield (*path, "format"), row_format, TOOLS_NEED_CHAT
     elif row_format.chat.tools is not None:
-        yield (*path, "chat", "tools"), row_format.chat.tools, TOOLS_OF_ROWS
+        yield (*path, "format", "chat", "tools"), row_format.chat.tools, TOOLS_OF_ROWS
