@@ -9,12 +9,14 @@ from kubealign.spec.base import (
     ENV_NAME_PATTERN,
     HEADER_NAME_PATTERN,
     HTTP_ADDRESS_PATTERN,
+    LIST_SET_SCHEMA,
     MAX_INT32,
     PYTHON_NAME_PATTERN,
     ShortText,
     SpecModel,
     distinct_items,
     field_errors,
+    list_map_schema,
     require_exactly_one,
     unique_by,
 )
@@ -82,6 +84,7 @@ class McpStdio(SpecModel):
     variables: Annotated[list[EnvironmentVariable], distinct_items] = Field(
         default_factory=list,
         max_length=64,
+        json_schema_extra=LIST_SET_SCHEMA,
         description="Environment variables of the worker that the process gets, besides HOME, PATH and a "
         "few like them.",
     )
@@ -136,7 +139,10 @@ class ToolCallsSpec(SpecModel):
         default_factory=list, max_length=64, description="Python functions as tools."
     )
     mcp_servers: Annotated[list[McpServerSpec], unique_by("name")] = Field(
-        default_factory=list, max_length=16, description="MCP servers, whose tools are added."
+        default_factory=list,
+        max_length=16,
+        json_schema_extra=list_map_schema("name"),
+        description="MCP servers, whose tools are added.",
     )
     parser: ToolCallFormat = Field(ToolCallFormat.AUTO, description="Format of the calls.")
     parser_plugin: ShortText | None = Field(
