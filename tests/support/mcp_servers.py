@@ -26,6 +26,7 @@ except ImportError:
 def main(argv: list[str]) -> None:
     """Serve the tools until the input ends, or for ever."""
     from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
     from mcp.types import ImageContent
 
     server = MCPServer("numbers", version="1")
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> None:
     @server.tool()
     def fail() -> str:
         """Raise an error."""
-        raise ValueError("no such city")
+        raise ToolError("no such city")
 
     @server.tool()
     async def hang() -> str:

@@ -32,9 +32,12 @@ async def generate_rows(spec: EnvironmentSpec, seeds: Sequence[int]) -> AsyncIte
     async with EnvironmentPool(spec) as pool:
         for start in range(0, len(seeds), spec.concurrency):
             chunk = seeds[start : start + spec.concurrency]
-            for seed, observation in zip(
-                chunk, await asyncio.gather(*(_observe(pool, seed) for seed in chunk)), strict=True
-            ):
+            tasks = (_observe(pool, seed) for seed in chunk)
+            # The error that is raised is that of the first seed, whichever task fails first.
+            observed = await asyncio.gather(*tasks, return_exceptions=True)
+            for seed, observation in zip(chunk, observed, strict=True):
+                if isinstance(observation, BaseException):
+                    raise observation
                 yield _make_row(observation, seed, is_chat=is_chat)
 
 
