@@ -74,7 +74,6 @@ from kubealign.spec.sections.data import (
     UnpairedDataset,
     VolumeFileSource,
 )
-from kubealign.spec.sections.environments import ENVIRONMENT_KINDS, NO_CHAT_BEFORE_TURN, EnvironmentSpec
 from kubealign.spec.sections.lifecycle import PARENT_EXAMPLE, PARENT_MEMBERS, CheckpointSource
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
 from kubealign.spec.sections.optimizers import (
@@ -131,7 +130,6 @@ from kubealign.spec.sections.validation import (
     ValidationSet,
 )
 from kubealign.spec.sections.verifiers import LinearLength
-from kubealign.spec.tools.tool_calls import MCP_EXAMPLE, MCP_TRANSPORTS, McpServerSpec, ToolCallsSpec
 from kubealign.spec.validation_checks import (
     LONG_SCORE_NAME,
     MAX_SCORE_PROCESS_NAME,
@@ -141,6 +139,8 @@ from kubealign.spec.validation_checks import (
     VALIDATES_ALL_PROMPTS,
     VALIDATES_ALL_ROWS,
 )
+from kubealign.spec.workflows.environments import ENVIRONMENT_KINDS, NO_CHAT_BEFORE_TURN, EnvironmentSpec
+from kubealign.spec.workflows.tool_calls import MCP_EXAMPLE, MCP_TRANSPORTS, McpServerSpec, ToolCallsSpec
 from kubealign_operator.crd.cel import CelRule, cel_string
 from kubealign_operator.crd.inference_server_rules import inference_server_rules
 from kubealign_operator.crd.tool_call_rules import tool_calls_rules

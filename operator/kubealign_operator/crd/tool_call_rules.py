@@ -1,12 +1,12 @@
-"""CEL rules of tool calls in the model's own format, equivalent to `kubealign.spec.tools.validation`.
+"""CEL rules of tool calls in the model's own format, as `kubealign.spec.workflows.tool_call_checks`.
 
 Variables of chat templates are compared when the job is read.
 """
 
 from collections.abc import Iterator
 
-from kubealign.spec.tools.tool_calls import NO_TOOLS, ONE_PARSER, ToolCallFormat
-from kubealign.spec.tools.validation import TOOLS_NEED_CHAT, TOOLS_OF_ROWS
+from kubealign.spec.workflows.tool_call_checks import TOOLS_NEED_CHAT, TOOLS_OF_ROWS
+from kubealign.spec.workflows.tool_calls import NO_TOOLS, ONE_PARSER, ToolCallFormat
 from kubealign_operator.crd.cel import CelRule, cel_string, implies
 
 _CALLS_TOOLS = "has(self.rollout.workflow) && has(self.rollout.workflow.toolCalls)"

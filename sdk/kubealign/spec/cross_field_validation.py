@@ -37,8 +37,8 @@ from kubealign.spec.sections.rollout import (
 )
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation
-from kubealign.spec.tools.validation import check_tool_calls
 from kubealign.spec.validation_checks import VALIDATION_CHECKS, FieldProblem
+from kubealign.spec.workflows.tool_call_checks import check_tool_calls
 
 if TYPE_CHECKING:
     from kubealign.spec.job import Critic, NamedTeacher, Reference, Teacher

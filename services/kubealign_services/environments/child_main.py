@@ -20,7 +20,7 @@ import threading
 from typing import Any, BinaryIO
 
 from kubealign.local.processes.parent_death import die_with_parent
-from kubealign.spec.sections.environments import EnvironmentSpec
+from kubealign.spec.workflows.environments import EnvironmentSpec
 from kubealign_services.environments.contract import EnvironmentFailed
 from kubealign_services.environments.factory import load_environment
 from kubealign_services.environments.sessions import EnvironmentSessions

@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from kubealign.spec.sections.environments import EnvironmentSpec
+from kubealign.spec.workflows.environments import EnvironmentSpec
 from kubealign_services.environments.contract import EnvironmentFailed
 from kubealign_services.environments.factory import describe_environment
 from kubealign_services.scoring.functions.supervised_process import SupervisedProcess

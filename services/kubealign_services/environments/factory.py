@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kubealign.spec.base import field_alias
-from kubealign.spec.sections.environments import EnvironmentSpec
+from kubealign.spec.workflows.environments import EnvironmentSpec
 from kubealign_services.environments.adapters.gymnasium import GymnasiumGame
 from kubealign_services.environments.adapters.open_env import OpenEnvSession
 from kubealign_services.environments.adapters.reasoning_gym import ReasoningGymTask

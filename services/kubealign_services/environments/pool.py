@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from kubealign.spec.sections.environments import EnvironmentSpec
+from kubealign.spec.workflows.environments import EnvironmentSpec
 from kubealign_services.environments.contract import (
     EnvironmentFailed,
     Observation,

@@ -17,7 +17,7 @@ from typing import Any
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.loader import load_jobs
-from kubealign.spec.sections.environments import EnvironmentSpec, ObservationFormat
+from kubealign.spec.workflows.environments import EnvironmentSpec, ObservationFormat
 from kubealign_services.environments.contract import EnvironmentFailed, Observation
 from kubealign_services.environments.pool import EnvironmentPool
 

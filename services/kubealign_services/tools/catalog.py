@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.tools.tool_calls import ToolCallsSpec, TypedToolSpec
+from kubealign.spec.workflows.tool_calls import ToolCallsSpec, TypedToolSpec
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared_files import TOOLS
 from kubealign_services.scoring.functions.errors import RewardError

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kubealign.spec.tools.tool_calls import TypedToolSpec
+from kubealign.spec.workflows.tool_calls import TypedToolSpec
 from kubealign_services.scoring.functions.errors import BadReward, RewardHung, RewardRaised
 from kubealign_services.scoring.functions.function_process import (
     START_SECONDS,

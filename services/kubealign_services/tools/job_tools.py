@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.tools.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.tool_calls import ToolCallsSpec
 from kubealign_services.data.prepared_files import FOLDER
 from kubealign_services.data.rows.field_mapping import chat_template_kwargs
 from kubealign_services.data.tokenization.tool_turns import ToolTurns

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kubealign.spec.tools.tool_calls import McpHttp, McpServerSpec, McpStdio
+from kubealign.spec.workflows.tool_calls import McpHttp, McpServerSpec, McpStdio
 from kubealign_services.tools.errors import ToolFailed
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kubealign.spec.tools.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.tool_calls import ToolCallsSpec
 from kubealign_services.tools.arguments import ArgumentValidator
 from kubealign_services.tools.catalog import CatalogTool
 from kubealign_services.tools.errors import ToolFailed

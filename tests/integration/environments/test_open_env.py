@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.spec.sections.environments import OpenEnvEnvironment
+from kubealign.spec.workflows.environments import OpenEnvEnvironment
 from kubealign_services.environments.adapters.open_env import OpenEnvSession
 from kubealign_services.environments.contract import EnvironmentFailed, Observation
 from support.environment_packages import needs_package

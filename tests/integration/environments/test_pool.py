@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.sections.environments import EnvironmentSpec
+from kubealign.spec.workflows.environments import EnvironmentSpec
 from kubealign_services.environments.contract import EnvironmentFailed, Observation, StepResult
 from kubealign_services.environments.pool import EnvironmentPool
 

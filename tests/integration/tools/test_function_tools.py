@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.tools.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.tool_calls import ToolCallsSpec
 from kubealign_services.data.errors import DataError
 from kubealign_services.tools.catalog import list_tools, read_catalog, tool_schemas, write_catalog
 from kubealign_services.tools.errors import ToolFailed

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.tools.tool_calls import McpServerSpec
+from kubealign.spec.workflows.tool_calls import McpServerSpec
 from kubealign_services.tools import mcp_server
 from kubealign_services.tools.errors import ToolFailed
 from kubealign_services.tools.mcp_server import McpServer, McpUnavailable

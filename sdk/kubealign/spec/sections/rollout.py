@@ -26,11 +26,11 @@ from kubealign.spec.sections.engines import (
     InferenceServer,
     TorchEngineSpec,
 )
-from kubealign.spec.sections.environments import EnvironmentFunction
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.workflow import WorkflowFunction, WorkflowSpec
-from kubealign.spec.tools.functions import ToolFunction
-from kubealign.spec.tools.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.environments import EnvironmentFunction
+from kubealign.spec.workflows.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.tool_functions import ToolFunction
+from kubealign.spec.workflows.workflow import WorkflowFunction, WorkflowSpec
 
 
 class SamplingSpec(SpecModel):

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.algorithms import Hint
 from kubealign.spec.sections.data import Data, OverlongPolicy
-from kubealign.spec.tools.validation import TOOLS_NEED_CHAT
+from kubealign.spec.workflows.tool_call_checks import TOOLS_NEED_CHAT
 from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.prepared import DatasetReport
 from kubealign_services.data.rows.example import Example

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kubealign.spec.sections.environments import GymnasiumEnvironment
+from kubealign.spec.workflows.environments import GymnasiumEnvironment
 from kubealign_services.environments.adapters.packages import import_package
 from kubealign_services.environments.contract import EnvironmentFailed, Observation, StepResult
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kubealign.spec.sections.environments import ReasoningGymEnvironment
+from kubealign.spec.workflows.environments import ReasoningGymEnvironment
 from kubealign_services.environments.adapters.packages import import_package, require_name
 from kubealign_services.environments.contract import Observation, StepResult
 

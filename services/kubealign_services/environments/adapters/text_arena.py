@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from kubealign.spec.sections.environments import TextArenaEnvironment
+from kubealign.spec.workflows.environments import TextArenaEnvironment
 from kubealign_services.environments.adapters.packages import import_package, require_name
 from kubealign_services.environments.contract import EnvironmentFailed, Observation, StepResult
 

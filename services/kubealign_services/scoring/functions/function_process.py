@@ -8,10 +8,10 @@ import json
 from types import TracebackType
 from typing import Any, Self
 
-from kubealign.spec.sections.environments import EnvironmentFunction
 from kubealign.spec.sections.rewards import RewardFunction
-from kubealign.spec.sections.workflow import ToolSpec, WorkflowFunction
-from kubealign.spec.tools.functions import ToolFunction
+from kubealign.spec.workflows.environments import EnvironmentFunction
+from kubealign.spec.workflows.tool_functions import ToolFunction
+from kubealign.spec.workflows.workflow import ToolSpec, WorkflowFunction
 from kubealign_services.scoring.functions.errors import (
     BadReward,
     RewardError,

@@ -1,6 +1,6 @@
 """Choice of the parser: by name, by the chat template, or of a plugin."""
 
-from kubealign.spec.tools.tool_calls import ToolCallFormat, ToolCallsSpec
+from kubealign.spec.workflows.tool_calls import ToolCallFormat, ToolCallsSpec
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.tokenization.tool_turns import ToolTurns
 from kubealign_services.runtime.plugins import (

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from kubealign.spec.sections.workflow import WorkflowFunction
+from kubealign.spec.workflows.workflow import WorkflowFunction
 from kubealign_services.generation.contract import EngineLost, RequestRefused
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.roles.rollout.workflow.episode import Episode

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from kubealign.spec.sections.environments import EnvironmentSpec, FirstObservation
+from kubealign.spec.workflows.environments import EnvironmentSpec, FirstObservation
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.tokenization.message_turns import MessageTurns
 from kubealign_services.environments.contract import EnvironmentFailed, Observation, StepResult

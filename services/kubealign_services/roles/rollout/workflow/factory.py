@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.sections.environments import EnvironmentSpec, ObservationFormat
-from kubealign.spec.sections.workflow import WorkflowSpec as WorkflowSpec
+from kubealign.spec.workflows.environments import EnvironmentSpec, ObservationFormat
+from kubealign.spec.workflows.workflow import WorkflowSpec as WorkflowSpec
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.tokenization.message_turns import MessageTurns
 from kubealign_services.environments.contract import EnvironmentFailed

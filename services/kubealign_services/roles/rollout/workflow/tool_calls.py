@@ -3,7 +3,7 @@
 import asyncio
 import math
 
-from kubealign.spec.tools.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.tool_calls import ToolCallsSpec
 from kubealign_services.data.tokenization.tool_turns import ToolResult, ToolTurns
 from kubealign_services.roles.rollout.workflow.episode import Episode
 from kubealign_services.tools.errors import ToolFailed

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from kubealign.spec.sections.workflow import ToolUseSpec
+from kubealign.spec.workflows.workflow import ToolUseSpec
 from kubealign_services.roles.rollout.workflow.episode import Episode
 from kubealign_services.scoring.functions.errors import RewardError, RewardMissing
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.sections.environments import GymnasiumEnvironment
+from kubealign.spec.workflows.environments import GymnasiumEnvironment
 from kubealign_services.environments.adapters.gymnasium import GymnasiumGame
 from kubealign_services.environments.contract import EnvironmentFailed, Observation
 from support.environment_packages import needs_package

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubealign.spec.sections.environments import ReasoningGymEnvironment
+from kubealign.spec.workflows.environments import ReasoningGymEnvironment
 from kubealign_services.environments.adapters.reasoning_gym import ReasoningGymTask
 from kubealign_services.environments.contract import EnvironmentFailed, Observation
 from support.environment_packages import needs_package

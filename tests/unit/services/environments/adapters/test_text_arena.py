@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kubealign.spec.sections.environments import TextArenaEnvironment
+from kubealign.spec.workflows.environments import TextArenaEnvironment
 from kubealign_services.environments.adapters.text_arena import TextArenaGame
 from kubealign_services.environments.contract import EnvironmentFailed, Observation
 from support.environment_packages import needs_package

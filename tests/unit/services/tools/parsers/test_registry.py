@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trl
 
-from kubealign.spec.tools.tool_calls import ToolCallFormat, ToolCallsSpec
+from kubealign.spec.workflows.tool_calls import ToolCallFormat, ToolCallsSpec
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.tokenization.tool_turns import ToolTurns
 from kubealign_services.tools.parsers.pythonic import PythonicParser

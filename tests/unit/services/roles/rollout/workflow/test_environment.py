@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.sections.environments import EnvironmentSpec
+from kubealign.spec.workflows.environments import EnvironmentSpec
 from kubealign_services.data.tokenization.message_turns import MessageTurns
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.environments.contract import EnvironmentFailed, Observation, StepResult

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from kubealign.spec.tools.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.tool_calls import ToolCallsSpec
 from kubealign_services.data.tokenization.tool_turns import ToolTurns
 from kubealign_services.generation.contract import (
     FinishReason,

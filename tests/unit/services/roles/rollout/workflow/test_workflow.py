@@ -10,8 +10,8 @@ import torch
 
 from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.sections.training import Trainer
-from kubealign.spec.sections.workflow import ToolSpec, ToolUseSpec, WorkflowFunction
-from kubealign.spec.tools.functions import ToolFunction
+from kubealign.spec.workflows.tool_functions import ToolFunction
+from kubealign.spec.workflows.workflow import ToolSpec, ToolUseSpec, WorkflowFunction
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.data.models.model_builder import build_model

@@ -20,7 +20,7 @@ from kubealign.spec.base import (
     require_exactly_one,
     unique_by,
 )
-from kubealign.spec.tools.functions import ToolFunction
+from kubealign.spec.workflows.tool_functions import ToolFunction
 
 #: Transports of an MCP server, exactly one of which is set.
 MCP_TRANSPORTS = ("http", "stdio")

@@ -15,10 +15,10 @@ from kubealign.spec.base import (
     field_errors,
     unique_by,
 )
-from kubealign.spec.sections.environments import EnvironmentSpec
 from kubealign.spec.sections.rewards import ConfigMapFunction, FileFunction
-from kubealign.spec.tools.functions import ToolFunction
-from kubealign.spec.tools.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.environments import EnvironmentSpec
+from kubealign.spec.workflows.tool_calls import ToolCallsSpec
+from kubealign.spec.workflows.tool_functions import ToolFunction
 
 
 class WorkflowFile(FileFunction):

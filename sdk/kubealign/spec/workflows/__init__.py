@@ -1,0 +1,1 @@
+"""Workflows that produce responses of several turns: tools, environments, functions."""
