@@ -37,6 +37,8 @@ def spec_of(stored: Job) -> Any:
 #: Rows with `admitted` violate rules beyond a schema: the API server admits them, the operator rejects them.
 REFUSED = [row for row in BAD if not {"server_accepts", "admitted"} & row.keys()]
 
+HELD_OUT = {"prompts": {"source": {"path": "/held-out.jsonl"}}}
+
 
 def test_the_table_is_long_enough() -> None:
     assert len(REFUSED) >= 100
@@ -52,6 +54,25 @@ def test_what_the_models_refuse_is_refused_and_the_field_named(door: Door) -> No
             if row.get("server", row["path"]) not in str(refusal):
                 wrong.append(f"{name_of(row)}: {refusal}")
     assert wrong == [], "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "validation",
+    [
+        {"data": HELD_OUT},
+        {"sets": [{"name": "held", "data": HELD_OUT, "atStart": True, "rewards": ["exact"]}]},
+        {"sets": [{"name": "sums", "preset": {"benchmark": "Gsm8k"}}, {"name": "held", "data": HELD_OUT}]},
+        {"data": HELD_OUT, "sets": [{"name": "sums", "preset": {"benchmark": "Gsm8k"}}]},
+    ],
+    ids=["data", "set", "preset", "both"],
+)
+def test_an_evaluation_needs_no_data(validation: dict[str, Any], door: Door) -> None:
+    job = whole_job("rloo", {"spec.algorithm": {"evaluate": {}}, "spec.validation": validation})
+    job["spec"]["rewards"][0]["scope"] = "Group"
+    del job["spec"]["data"], job["spec"]["maxSteps"]
+    spec = spec_of(door.admit(job))
+    assert spec == read(job).spec
+    assert spec.data == spec.held_out_rows[0].data
 
 
 @pytest.mark.parametrize("row", [row for row in BAD if "server_accepts" in row], ids=name_of)

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 
-from kubealign.spec.algorithms import AlgorithmSpec, ResultKind
+from kubealign.spec.algorithms import AlgorithmSpec
 from kubealign.spec.base import field_alias
 from kubealign.spec.sections.engines import Engine
 from kubealign_operator.crd.cel import CelRule, implies
@@ -19,7 +19,7 @@ def colocated_algorithm_rules(
     name: str, algorithm_is_set: str, model: type[AlgorithmSpec]
 ) -> Iterator[CelRule]:
     """Yield the rules that depend on the algorithm."""
-    if model.makes is ResultKind.DATA:
+    if not model.makes.is_model:
         message = f"{name} has no trainer whose processes could be shared: set Own"
         yield CelRule(
             implies(algorithm_is_set, f"!({_COLOCATED_CONDITION})"), message, field_path=".rollout.placement"

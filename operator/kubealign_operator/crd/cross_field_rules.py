@@ -9,6 +9,7 @@ from kubealign.spec.algorithms import (
     Algorithm,
     AlgorithmSpec,
     CustomOfflineSpec,
+    EvaluateSpec,
     GenerateSpec,
     OnPolicySpec,
     Requirement,
@@ -64,6 +65,7 @@ from kubealign_operator.crd.colocation_rules import (
     colocated_algorithm_rules,
     colocated_rollout_rules,
 )
+from kubealign_operator.crd.evaluation_rules import evaluation_rules
 from kubealign_operator.crd.mixture_rules import mixture_rules, routing_replay_algorithm_rules
 from kubealign_operator.crd.tool_call_rules import tool_call_rules
 from kubealign_operator.crd.validation_rules import held_out_rules, validation_rules
@@ -78,7 +80,10 @@ def cross_field_rules() -> Iterator[CelRule]:
             field_alias(Algorithm, member),
             f"has(self.algorithm.{field_alias(Algorithm, member)})",
         )
-        yield _length_rule(name, algorithm_is_set, model)
+        if model is EvaluateSpec:
+            yield from evaluation_rules(algorithm_is_set)
+        else:
+            yield _length_rule(name, algorithm_is_set, model)
         yield from _data_rules(name, algorithm_is_set, model)
         yield from _reward_rules(name, algorithm_is_set, model)
         yield from _curriculum_rules(name, algorithm_is_set, model)
@@ -166,12 +171,7 @@ def _length_rule(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -
 
 
 def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
-    if model.makes is ResultKind.DATA:
-        yield CelRule(
-            implies(algorithm_is_set, "!has(self.validation)"),
-            f"{name} produces no weights to validate: remove it",
-            field_path=".validation",
-        )
+    if not model.makes.is_model:
         plain = " && ".join(
             _equality_conditions("self.trainer", Trainer().model_dump(mode="json", by_alias=True))
         )
@@ -179,6 +179,14 @@ def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) ->
             implies(algorithm_is_set, f"({plain})"),
             f"{name} produces no weights: remove it",
             field_path=".trainer",
+        )
+    if model is EvaluateSpec:
+        return
+    if model.makes is ResultKind.DATA:
+        yield CelRule(
+            implies(algorithm_is_set, "!has(self.validation)"),
+            f"{name} produces no weights to validate: remove it",
+            field_path=".validation",
         )
         rows = str(getattr(model, "data", ""))
         yield _learns_from(name, algorithm_is_set, rows)
@@ -309,7 +317,7 @@ def _episode_reward_rules() -> Iterator[CelRule]:
 def _reward_sources_rules() -> Iterator[CelRule]:
     """Yield the rules of the sources of prompts that a reward scores."""
     yield CelRule(
-        f"({_HAS_PROMPT_MIXTURE}) || self.rewards.all(r, !has(r.sources))",
+        f"({_HAS_PROMPT_MIXTURE}) || has(self.algorithm.evaluate) || self.rewards.all(r, !has(r.sources))",
         f"sources of a reward: {REWARD_SOURCES_NEED_MIXTURE}",
         field_path=".rewards",
     )
@@ -595,7 +603,7 @@ def _overlap_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec])
 
 
 def _rollout_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
-    if model.samples and model.makes is ResultKind.DATA:
+    if model.samples and not model.makes.is_model:
         return
     if model.samples:
         yield CelRule(

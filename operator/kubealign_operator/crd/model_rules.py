@@ -25,6 +25,7 @@ from kubealign.spec.algorithms import (
     WeightBounds,
     XPOSpec,
 )
+from kubealign.spec.algorithms.evaluation import NOT_LATER, EvaluateSpec
 from kubealign.spec.algorithms.on_policy_distillation import (
     HINT_REMEDY,
     KL_REMEDY,
@@ -163,6 +164,9 @@ def at_most_one_of(names: Sequence[str]) -> CelRule:
 def union_rules(model: type[SpecUnion]) -> list[CelRule]:
     """Return the rules of a union; none if its only member is the default."""
     names = [field_alias(model, name) for name in model.model_fields]
+    if model is Data:
+        # An evaluation has no training data: the rules of the algorithms and of the validation name theirs.
+        return [at_most_one_of(names)]
     if model.default_member is None:
         return exactly_one_of(names)
     return [at_most_one_of(names)] if len(names) > 1 else []
@@ -254,8 +258,14 @@ def _no_data_with(field: str) -> str:
 
 
 def _held_out_data_rules() -> list[CelRule]:
-    """Return the rules of fields of held-out data that have a meaning for training data only."""
+    """Return the rules that held-out data are set, and of fields that training data alone have."""
+    kinds = " || ".join(f"has(self.data.{kind})" for kind in Data.model_fields)
     return [
+        CelRule(
+            f"!has(self.data) || {kinds}",
+            f"exactly one of {', '.join(Data.model_fields)} must be set; none is set",
+            field_path=".data",
+        ),
         CelRule(
             _no_data_with("mixture"),
             f"validation reads {READS_ALL_ROWS}, and name groupBy",
@@ -744,6 +754,13 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "!has(self.serverUrl) || !self.serverUrl.contains('write_token')",
             NO_TRACKIO_TOKEN,
             field_path=".serverUrl",
+        ),
+    ],
+    EvaluateSpec: [
+        CelRule(
+            "self.checkpoints.all(checkpoint, checkpoint.step > self.step)",
+            NOT_LATER,
+            field_path=".checkpoints",
         ),
     ],
     Validation: [

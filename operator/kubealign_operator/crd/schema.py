@@ -64,7 +64,11 @@ class SchemaEmitter:
             # With several members, a schema cannot express a default that applies if no other member is set.
             (only,) = schema["properties"].values()
             only["default"] = {}
-        required = [name for name, field in fields.items() if field.is_required()]
+        required = [
+            name
+            for name, field in fields.items()
+            if field.is_required() and "default" not in definition["properties"][name]
+        ]
         if required:
             schema["required"] = required
         rules = [rule.to_schema() for rule in self.rules.get(model, ())]
@@ -80,7 +84,8 @@ class SchemaEmitter:
         if field.description:
             schema["description"] = field.description
         schema |= {key: definition[key] for key in _COPIED_KEYWORDS if key in definition}
-        default = _default_value(field)
+        # A required field with a default may be left out only in a cluster, where rules read it.
+        default = definition.get("default") if field.is_required() else _default_value(field)
         if default is not None:
             if "anyOf" in definition:
                 # kubectl apply omits nulls, so the default would silently replace them.

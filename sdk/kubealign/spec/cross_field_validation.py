@@ -10,6 +10,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, IterativeSpec, Requirement, ResultKind
+from kubealign.spec.algorithms.evaluation import CHECKPOINTS_PATH
 from kubealign.spec.algorithms.on_policy_distillation import HintMessage
 from kubealign.spec.attention_heads import heads_problem
 from kubealign.spec.base import field_alias
@@ -64,6 +65,9 @@ STREAMS_NO_TOKENIZER_TEXTS = (
     "a tokenizer is trained on all rows before the first step: set path in its place, or remove streaming"
 )
 STREAMS_NO_HINTS = "the teacher's processes read the hints of prepared rows: remove it, or remove streaming"
+
+#: Reason to refuse a length of an evaluation.
+NO_STEPS_TO_COUNT = "evaluate has no steps to count: remove it"
 
 #: Errors of a hint in prompts that cannot carry it.
 HINT_NEEDS_TEXT = "a hint is put into the text of a prompt: set format.text or format.chat, or remove hint"
@@ -133,7 +137,7 @@ def checkpoint_source_refusal(name: str, algorithm: type[AlgorithmSpec]) -> str 
     """Return the reason why a job of an algorithm, a field of the union Algorithm, cannot start from another
     run's checkpoint; None: it can.
     """
-    if algorithm.makes is ResultKind.DATA:
+    if not algorithm.makes.is_model:
         return f"{name} trains nothing and has no checkpoints: remove it"
     if issubclass(algorithm, IterativeSpec):
         return f"{name} may be within a round, whose rows are in the other run: remove it"
@@ -153,7 +157,10 @@ def _algorithm_name(algorithm: Algorithm) -> str:
 
 
 def _check_length(algorithm: Algorithm, max_steps: int | None) -> Iterator[FieldProblem]:
-    if max_steps is None and getattr(algorithm.value, "max_epochs", None) is None:
+    if algorithm.evaluate is not None:
+        if max_steps is not None:
+            yield ("maxSteps",), max_steps, NO_STEPS_TO_COUNT
+    elif max_steps is None and getattr(algorithm.value, "max_epochs", None) is None:
         name = _algorithm_name(algorithm)
         has_epochs = "max_epochs" in type(algorithm.value).model_fields
         yield ("maxSteps",), None, missing_length_message(name, has_epochs=has_epochs)
@@ -173,7 +180,7 @@ def missing_length_message(algorithm: str, *, has_epochs: bool) -> str:
 
 def _check_data(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
     kind = algorithm.value.data
-    if data.member != kind:
+    if algorithm.evaluate is None and data.member != kind:
         yield (
             ("data", data.member),
             data.value,
@@ -242,7 +249,8 @@ def _check_reward_sources(algorithm: Algorithm, data: Data, rewards: list[Reward
     mixture = None if data.prompts is None else data.prompts.mixture
     if mixture is None:
         for index, reward in enumerate(rewards):
-            if reward.sources is not None:
+            # An evaluation has no training prompts; the held-out rows name their sources.
+            if reward.sources is not None and algorithm.evaluate is None:
                 yield ("rewards", index, "sources"), reward.sources, REWARD_SOURCES_NEED_MIXTURE
         return
     names = [entry.name for entry in mixture]
@@ -440,7 +448,7 @@ def _check_streamed_tokenizer(data: Data, policy: Policy) -> Iterator[FieldProbl
 
 def _check_curriculum(algorithm: Algorithm, data: Data, rewards: list[Reward]) -> Iterator[FieldProblem]:
     entry = None if data.prompts is None else data.prompts.curriculum
-    if entry is None:
+    if entry is None or algorithm.evaluate is not None:
         return
     path = ("data", "prompts", "curriculum")
     if not algorithm.value.online:
@@ -683,6 +691,12 @@ def _check_policy_type(policy: Policy) -> Iterator[FieldProblem]:
     yield from architecture_problem(policy.model, ("policy", "model"))
 
 
+def _check_checkpoint_types(algorithm: Algorithm) -> Iterator[FieldProblem]:
+    if algorithm.evaluate is not None:
+        for index, _, model in algorithm.evaluate.numbered_models():
+            yield from architecture_problem(model, (*CHECKPOINTS_PATH, index, "model"))
+
+
 def _check_critic_type(critic: "Critic | None") -> Iterator[FieldProblem]:
     if critic is not None and critic.model is not None:
         yield from architecture_problem(critic.model, ("critic", "model"))
@@ -739,6 +753,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_overlong,
     _check_attention_heads,
     _check_policy_type,
+    _check_checkpoint_types,
     _check_critic_type,
     _check_reference_type,
     _check_teacher_types,

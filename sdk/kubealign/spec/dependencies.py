@@ -6,6 +6,7 @@ from typing import Any
 
 from kubealign.role_specs import ROLE_SPECS
 from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, ResultKind, algorithm_specs
+from kubealign.spec.algorithms.evaluation import CHECKPOINTS_PATH
 from kubealign.spec.base import field_alias
 from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
@@ -95,6 +96,9 @@ def named_models(job: AlignmentJob) -> Iterator[tuple[DocumentPath, Model]]:
             yield ("spec", section, "model"), entry.model
     for index, teacher in enumerate(spec.teachers):
         yield ("spec", "teachers", index, "model"), teacher.model
+    if spec.algorithm.evaluate is not None:
+        for index, _, model in spec.algorithm.evaluate.numbered_models():
+            yield ("spec", *CHECKPOINTS_PATH, index, "model"), model
     for index, reward in enumerate(spec.rewards):
         if reward.model is not None:
             yield ("spec", "rewards", index, "model"), reward.model
@@ -157,6 +161,7 @@ _WITH_ARTICLE = {
     ResultKind.POLICY: "a policy",
     ResultKind.REWARD_MODEL: "a reward model",
     ResultKind.DATA: "data",
+    ResultKind.METRICS: "metrics",
 }
 
 

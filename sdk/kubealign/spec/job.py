@@ -1,6 +1,6 @@
 """The AlignmentJob document."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import ConfigDict, Field, model_validator
@@ -24,6 +24,7 @@ from kubealign.spec.base import (
     unique_by,
 )
 from kubealign.spec.cross_field_validation import cross_field_problems
+from kubealign.spec.evaluated_data import with_evaluated_data
 from kubealign.spec.held_out_rows import HeldOutRows, list_held_out_rows
 from kubealign.spec.learning_rates import LearningRate, resolve_learning_rate, with_learning_rate
 from kubealign.spec.pods.template import PodTemplate
@@ -145,7 +146,10 @@ class AlignmentJobSpec(SpecModel):
     )
     algorithm: Algorithm = Field(description="Alignment algorithm.")
     policy: Policy = Field(description="The model to align.")
-    data: Data = Field(description="Training data.")
+    data: Data = Field(
+        json_schema_extra={"default": {}},
+        description="Training data; only evaluate has none, because it reads the rows of validation.",
+    )
     trainer: Trainer = Field(Trainer(), description="Training of the policy.")
     critic: Critic | None = Field(
         None,
@@ -203,6 +207,12 @@ class AlignmentJobSpec(SpecModel):
     control_pods: ControlPods | None = Field(
         None, description="Patches of the pods of preparation, driver and message bus."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _evaluated_data(cls, spec: Any) -> Any:
+        """Let the data of an evaluation be those of its first held-out rows."""
+        return with_evaluated_data(spec) if isinstance(spec, dict) else spec
 
     @model_validator(mode="after")
     def _coherent(self) -> "AlignmentJobSpec":

@@ -10,12 +10,12 @@ from kubealign.spec.algorithms import Algorithm, ResultKind
 from kubealign.spec.base import field_alias
 from kubealign.spec.held_out_rows import HeldOutRows, list_held_out_rows, rows_of_metric
 from kubealign.spec.paths import DocumentPath
-from kubealign.spec.sections.data import READS_ALL_ROWS
+from kubealign.spec.sections.data import READS_ALL_ROWS, Data
 from kubealign.spec.sections.engines import InferenceServer
 from kubealign.spec.sections.lifecycle import Checkpoint
 from kubealign.spec.sections.rewards import Reward
 from kubealign.spec.sections.rollout import Rollout
-from kubealign.spec.sections.validation import Validation
+from kubealign.spec.sections.validation import Validation, ValidationSet
 
 #: (path below the spec, invalid value, message).
 FieldProblem: TypeAlias = tuple[DocumentPath, Any, str]
@@ -46,6 +46,13 @@ REWARDS_SCORE_RESPONSES = "there are no responses that a reward could score: set
 EARLY_STOPPING_NEEDS_STEPS = "early stopping needs a measurement every so many steps: set it"
 KEEP_BEST_NEEDS_STEPS = "checkpoint.keepBest needs a measurement every so many steps: set it"
 
+#: Reasons to refuse the settings of training beside an evaluation.
+NOTHING_TO_MEASURE = "evaluate measures the validation: set validation.data or validation.sets"
+NO_TRAINING_DATA = "evaluate reads the rows of validation alone: remove it"
+NO_STEPS_TO_STOP = "evaluate trains no steps: remove it"
+MEASURES_EVERY_MODEL = "evaluate measures every model: remove it"
+NO_CHECKPOINTS_TO_KEEP = "evaluate trains nothing and has no checkpoints: remove it"
+
 
 def check_data_fields(validation: Validation | None) -> Iterator[FieldProblem]:
     """Yield the fields of held-out data that have a meaning for training data only."""
@@ -63,8 +70,10 @@ def check_data_fields(validation: Validation | None) -> Iterator[FieldProblem]:
 def check_kind(algorithm: Algorithm, validation: Validation | None) -> Iterator[FieldProblem]:
     """Yield the rows, and the sampling, that do not fit the algorithm."""
     if validation is None:
+        if algorithm.evaluate is not None:
+            yield ("validation",), None, NOTHING_TO_MEASURE
         return
-    if not algorithm.value.trains:
+    if algorithm.value.makes is ResultKind.DATA:
         name = field_alias(Algorithm, algorithm.member)
         yield ("validation",), validation, f"{name} produces no weights to validate: remove it"
         return
@@ -139,10 +148,32 @@ def check_sampling(rollout: Rollout, validation: Validation | None) -> Iterator[
                 yield (*rows.sampling_path, field), value, SGLANG_VALIDATES_UNTRUNCATED
 
 
-def check_early_stopping(validation: Validation | None) -> Iterator[FieldProblem]:
+def check_evaluation(
+    algorithm: Algorithm, data: Data, validation: Validation | None, checkpoint: Checkpoint
+) -> Iterator[FieldProblem]:
+    """Yield the settings of training beside an evaluation, which measures all rows on every model."""
+    if algorithm.evaluate is None or validation is None:
+        return
+    if data != list_held_out_rows(validation)[0].data:
+        yield ("data",), data, NO_TRAINING_DATA
+    if validation.early_stopping is not None:
+        yield ("validation", "earlyStopping"), validation.early_stopping, NO_STEPS_TO_STOP
+    sections: list[tuple[DocumentPath, Validation | ValidationSet]] = [(("validation",), validation)]
+    sections += [(("validation", "sets", index), entry) for index, entry in enumerate(validation.sets)]
+    for path, section in sections:
+        if section.every_steps is not None:
+            yield (*path, "everySteps"), section.every_steps, NO_STEPS_TO_STOP
+        for field, value in (("atStart", section.at_start), ("atEnd", section.at_end)):
+            if value is False:
+                yield (*path, field), value, MEASURES_EVERY_MODEL
+    if checkpoint.keep_best is not None:
+        yield ("checkpoint", "keepBest"), checkpoint.keep_best, NO_CHECKPOINTS_TO_KEEP
+
+
+def check_early_stopping(algorithm: Algorithm, validation: Validation | None) -> Iterator[FieldProblem]:
     """Yield a metric of early stopping that no validation has, or that is measured too rarely."""
     stop = None if validation is None else validation.early_stopping
-    if stop is None:
+    if stop is None or algorithm.evaluate is not None:
         return
     path: DocumentPath = ("validation", "earlyStopping", "metric")
     if not stop.metric.startswith("val/"):
@@ -153,9 +184,11 @@ def check_early_stopping(validation: Validation | None) -> Iterator[FieldProblem
     yield from _metric_problems(validation, path, stop.metric, EARLY_STOPPING_NEEDS_STEPS)
 
 
-def check_keep_best(checkpoint: Checkpoint, validation: Validation | None) -> Iterator[FieldProblem]:
+def check_keep_best(
+    algorithm: Algorithm, checkpoint: Checkpoint, validation: Validation | None
+) -> Iterator[FieldProblem]:
     """Yield a metric of checkpoint.keepBest that no validation has, or that is measured too rarely."""
-    if checkpoint.keep_best is None:
+    if checkpoint.keep_best is None or algorithm.evaluate is not None:
         return
     if validation is None:
         yield ("validation", "everySteps"), None, KEEP_BEST_NEEDS_STEPS
@@ -183,6 +216,7 @@ VALIDATION_CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     check_set_names,
     check_set_scores,
     check_sampling,
+    check_evaluation,
     check_early_stopping,
     check_keep_best,
 )

@@ -103,6 +103,8 @@ def preparation_inputs(job: AlignmentJob) -> dict[str, Any]:
         else spec.effective_critic.model_dump(mode="json", by_alias=True)["model"],
         "hint": None if spec.hint is None else spec.hint.model_dump(mode="json", by_alias=True),
         "rewards": {reward["name"]: reward["model"] or reward["ensemble"] for reward in dumped["rewards"]},
+        # Null rather than empty: preparations of earlier versions lack it.
+        "evaluate": None if spec.algorithm.evaluate is None else dumped["algorithm"]["evaluate"],
     }
 
 
@@ -165,6 +167,12 @@ def _write_datasets(
     rollout = spec.effective_rollout
     sampled = None if rollout is None else rollout.sampling.max_tokens
     tokenizer = models.tokenizer
+    if spec.algorithm.evaluate is not None:
+        held_out = _write_all_held_out(job, data, models, folder, tools)
+        # The rows are read by those who look for training data too, such as the payload limits.
+        first = spec.held_out_rows[0].name
+        shutil.copyfile(folder / validation_file(first), folder / TRAIN)
+        return _report(models, held_out[first], held_out)
     train = write_rows(
         data.train,
         spec.data,
@@ -180,10 +188,12 @@ def _write_datasets(
     )
     if spec.data.value.mixture is not None:
         check_shares(spec.data.value.mixture, train.sources, f"spec.data.{spec.data.member}")
-    held_out = {
-        rows.name: _write_held_out(job, rows, data.held_out[rows.name], models, folder, tools)
-        for rows in spec.held_out_rows
-    }
+    return _report(models, train, _write_all_held_out(job, data, models, folder, tools))
+
+
+def _report(
+    models: ResolvedModels, train: DatasetReport, held_out: Mapping[str | None, DatasetReport]
+) -> PreparationReport:
     return PreparationReport(
         context=models.context,
         train=train,
@@ -191,6 +201,20 @@ def _write_datasets(
         text_rewards=list(models.text_rewards),
         validation_sets={name: report for name, report in held_out.items() if name is not None},
     )
+
+
+def _write_all_held_out(
+    job: AlignmentJob,
+    data: JobDatasets,
+    models: ResolvedModels,
+    folder: Path,
+    tools: Sequence[dict[str, Any]] | None,
+) -> dict[str | None, DatasetReport]:
+    """Write all held-out rows. Return name of the set -> report; None: the rows of validation.data."""
+    return {
+        rows.name: _write_held_out(job, rows, data.held_out[rows.name], models, folder, tools)
+        for rows in job.spec.held_out_rows
+    }
 
 
 def _write_held_out(

@@ -168,8 +168,8 @@ class PreparedJob:
     """A prepared job. Weights, tokenizer and rows are loaded on first access."""
 
     folder: Path
-    #: policy, and where the job has them reference, teacher, teacher-NAME, critic, reward-NAME -> Hugging
-    #: Face folder.
+    #: policy, and where the job has them reference, teacher, teacher-NAME, critic, reward-NAME,
+    #: checkpoint-STEP -> Hugging Face folder.
     models: dict[str, Path]
     report: PreparationReport
     train: PreparedRows
@@ -210,6 +210,8 @@ class PreparedJob:
 def _model_field(role: str) -> str:
     """Return the field of the spec that names the model of a role, or the list with its entry."""
     section, hyphen, _ = role.partition("-")
+    if section == "checkpoint":
+        return "spec.algorithm.evaluate.checkpoints"
     return f"spec.{section}s" if hyphen else f"spec.{role}.model"
 
 
@@ -219,6 +221,9 @@ def load_prepared(run_dir: Path) -> PreparedJob:
     Raises DataError where the job is not prepared, or its files cannot be read.
     """
     folder = run_dir / FOLDER
+    if folder.is_symlink():
+        # A replay or an export names the models by the folder of the run that it reads.
+        folder = folder.readlink()
     if not folder.is_dir():
         raise DataError(f"the job is not prepared: there is no {folder}")
     try:

@@ -17,6 +17,11 @@ def validation_file(set_name: str | None) -> str:
     return VALIDATION if set_name is None else f"validation-{set_name}.parquet"
 
 
+def checkpoint_role(step: int) -> str:
+    """Return the name of the prepared model of an evaluation's checkpoint."""
+    return f"checkpoint-{step}"
+
+
 def read_longest_context(run_dir: Path) -> int:
     """Return the bytes of the longest prompt and columns of a row; 0 where there is no prepared data."""
     try:

@@ -19,7 +19,7 @@ _NOT_SCORES = ("val/reward/", "val/response_length", "val/truncated_share", "val
 
 
 def check_rewards(job: ObservedJob) -> Iterator[HealthFinding]:
-    if job.result_kind is ResultKind.DATA or job.learns_without_rewards:
+    if job.result_kind in (ResultKind.DATA, ResultKind.METRICS) or job.learns_without_rewards:
         return
     mean, std = job.series.recent_median("reward/mean"), job.series.recent_median("reward/std")
     if mean is not None and std is not None and std <= SAME * max(1.0, abs(mean)):

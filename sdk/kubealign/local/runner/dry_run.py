@@ -13,6 +13,8 @@ def describe_plan(jobs: Sequence[AlignmentJob]) -> Iterator[str]:
         needed = sorted(dependency_names(job))
         limits = [(job.spec.max_steps, "steps"), (job.spec.max_epochs, "epochs")]
         length = " or ".join(f"{count} {unit}" for count, unit in limits if count is not None)
+        if job.spec.algorithm.evaluate is not None:
+            length = f"models of steps {', '.join(map(str, job.spec.algorithm.evaluate.steps))}"
         yield (
             f"{job.name}: {job.spec.algorithm.member}, {length}"
             + (f", after {', '.join(needed)}" if needed else "")

@@ -19,6 +19,7 @@ from kubealign.spec.algorithms.data_generation import (
     PairwiseComparison,
     SampleSelection,
 )
+from kubealign.spec.algorithms.evaluation import EvaluateSpec
 from kubealign.spec.algorithms.group_relative import (
     CISPOSpec,
     DAPOSpec,
@@ -112,6 +113,7 @@ __all__ = [
     "DistillationSpec",
     "DrGRPOSpec",
     "DynamicSamplingSpec",
+    "EvaluateSpec",
     "FixedKL",
     "GRPOSpec",
     "GSPOSpec",

@@ -13,11 +13,18 @@ class ResultKind(StrEnum):
     """Kind of result of a job.
 
     POLICY: a causal language model. REWARD_MODEL: a model that scores responses. DATA: rows, no weights.
+    METRICS: measurements of models that exist already.
     """
 
     POLICY = "policy"
     REWARD_MODEL = "reward model"
     DATA = "data"
+    METRICS = "metrics"
+
+    @property
+    def is_model(self) -> bool:
+        """True for the result of training."""
+        return self in (ResultKind.POLICY, ResultKind.REWARD_MODEL)
 
 
 class Requirement(StrEnum):
@@ -80,7 +87,7 @@ class AlgorithmSpec(SpecModel):
     @property
     def trains(self) -> bool:
         """True if the job has a trainer."""
-        return self.makes is not ResultKind.DATA
+        return self.makes.is_model
 
     @property
     def plugin(self) -> str | None:

@@ -11,6 +11,7 @@ from pydantic import Field
 from kubealign.spec.algorithms.base import AlgorithmSpec
 from kubealign.spec.algorithms.custom import CustomOfflineSpec, CustomSpec
 from kubealign.spec.algorithms.data_generation import AnnotateSpec, GenerateSpec
+from kubealign.spec.algorithms.evaluation import EvaluateSpec
 from kubealign.spec.algorithms.group_relative import (
     CISPOSpec,
     DAPOSpec,
@@ -96,6 +97,7 @@ class Algorithm(SpecUnion):
     )
     generate: GenerateSpec | None = Field(None, description="Sample responses and write them as data.")
     annotate: AnnotateSpec | None = Field(None, description="Score given responses and write them as data.")
+    evaluate: EvaluateSpec | None = Field(None, description="Measure the validation, without training.")
     custom: CustomSpec | None = Field(None, description="Plugin algorithm that learns from its own samples.")
     custom_offline: CustomOfflineSpec | None = Field(
         None, description="Plugin algorithm that learns from given rows."

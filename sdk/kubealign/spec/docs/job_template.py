@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from kubealign.spec.algorithms import Algorithm, Requirement
+from kubealign.spec.algorithms import Algorithm, Requirement, ResultKind
 from kubealign.spec.base import SpecUnion
 from kubealign.spec.docs.field_docs import describe_bounds, describe_meaning, format_flow, schema_properties
 from kubealign.spec.field_lookup import document_fields, item_type, nested_model, strip_optional
@@ -50,6 +50,7 @@ _REQUIRED: dict[str, dict[str, Any]] = {
     "selfRewarding": {"judge": {"prompt": _JUDGE}},
     "custom": {"name": "my-algorithm"},
     "customOffline": {"name": "my-algorithm"},
+    "evaluate": {"step": 0},
 }
 _RATED = {"text": {"chosenRating": "chosen_rating", "rejectedRating": "rejected_rating"}}
 
@@ -72,8 +73,8 @@ def _required_values(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any]
     """Return the required fields with plausible values, and the fields of the spec that the algorithm does
     not use.
     """
-    size = next(name for name in _BATCH_SIZE_FIELDS if name in document_fields(kind))
-    entry = {size: 64} | _REQUIRED.get(member, {})
+    size = next((name for name in _BATCH_SIZE_FIELDS if name in document_fields(kind)), None)
+    entry = ({} if size is None else {size: 64}) | _REQUIRED.get(member, {})
     algorithm: Any = kind.model_validate(entry)
     rows: dict[str, Any] = {"source": {"path": _EXAMPLE_FILES[algorithm.data]}}
     if algorithm.rated:
@@ -84,6 +85,10 @@ def _required_values(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any]
         "policy": {"model": _MODEL},
         "data": {algorithm.data: rows},
     }
+    measures = algorithm.makes is ResultKind.METRICS
+    if measures:
+        del spec["maxSteps"], spec["data"]
+        spec["validation"] = {"data": {algorithm.data: rows}}
     if algorithm.teacher:
         spec["teacher"] = _TEACHER
     if algorithm.needs_reference_model:
@@ -98,7 +103,9 @@ def _required_values(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any]
         "rewards": algorithm.rewards is not Requirement.NONE,
         "rollout": algorithm.samples,
         "trainer": algorithm.trains,
-        "validation": algorithm.trains,
+        "validation": algorithm.trains or measures,
+        "maxSteps": not measures,
+        "data": not measures,
     }
     return spec, frozenset(name for name, is_used in useful.items() if not is_used)
 

@@ -14,6 +14,7 @@ from kubealign.spec.attention_heads import folder_heads_problems
 from kubealign.spec.cross_field_validation import cross_field_problems, router_fields
 from kubealign.spec.dependencies import named_models, order_by_dependencies, result_kind_errors
 from kubealign.spec.errors import SpecError, SpecErrors, format_value
+from kubealign.spec.evaluated_data import is_evaluation_without_data, with_evaluated_data
 from kubealign.spec.field_lookup import closest_name, document_fields
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.loading.error_messages import error_message
@@ -252,6 +253,8 @@ def _document_errors(document: YamlDocument, folder: Path | None, error: Validat
         message, shown_value = error_message(details, AlignmentJob)
         # For an invalid map key, pydantic appends a path part that the document does not have.
         path: DocumentPath = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
+        if path[:2] == ("spec", "data") and is_evaluation_without_data(document.value.get("spec")):
+            continue  # reported for spec.validation, whose data they are
         by_path_and_message[path, message] = document.error(path, message, shown_value)
     for below, held_value, message in cross_field_problems(_valid_fields(document.value.get("spec"), folder)):
         full_path: DocumentPath = ("spec", *below)
@@ -265,6 +268,7 @@ def _valid_fields(spec: Any, folder: Path | None) -> dict[str, Any]:
     valid: dict[str, Any] = {}
     if not isinstance(spec, dict):
         return valid
+    spec = with_evaluated_data(spec)
     names = {info.alias: name for name, info in AlignmentJobSpec.model_fields.items()}
     for name, info in document_fields(AlignmentJobSpec).items():
         if name not in spec:

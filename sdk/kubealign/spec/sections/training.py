@@ -4,9 +4,9 @@ Policy and critic have the same fields.
 """
 
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from kubealign.spec.base import (
     MAX_INT32,
@@ -63,6 +63,11 @@ class Backend(SpecUnion):
     megatron: MegatronBackendSpec | None = Field(None, description="NVIDIA's megatron-core.")
 
 
+def _as_tuple(value: Any) -> Any:
+    """Return a list as a tuple: a validator before the spec's own makes Python objects of a document."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 class AdamW(SpecModel):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
@@ -74,7 +79,7 @@ class AdamW(SpecModel):
         "and their rounds (Zephyr's DPO), 8e-6 for orpo (its paper), 1e-6 for online and plugin algorithms "
         "(DeepSeekMath, TRL, verl); ten times that with lora (Schulman et al. 2025, LoRA Without Regret).",
     )
-    betas: tuple[Fraction, Fraction] = Field(
+    betas: Annotated[tuple[Fraction, Fraction], BeforeValidator(_as_tuple)] = Field(
         (0.9, 0.95), description="Decay rates of the first and second moment of the gradient."
     )
     epsilon: float = Field(1.0e-8, gt=0, description="Added to the square root of the second moment.")

@@ -14,6 +14,17 @@ from kubealign_services.data.sources.downloads import MODEL_FILES
 from kubealign_services.data.sources.volumes import mounted_path
 
 _CLASSIFICATION = "ForSequenceClassification"
+#: Fields of a config that determine the shapes of the weights.
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "tie_word_embeddings",
+)
 
 
 def find_model_folder(model: Model, spec_path: str, results: Mapping[str, Path]) -> Path:
@@ -56,6 +67,17 @@ def load_model_config(folder: Path, spec_path: str) -> PretrainedConfig:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{spec_path}: the config.json of {folder} cannot be used: {error}") from error
     return config
+
+
+def check_same_architecture(config: PretrainedConfig, policy: PretrainedConfig, spec_path: str) -> None:
+    """Raise DataError unless a model has the type and sizes of the policy, whose engine loads its weights."""
+    for name in ("model_type", *_SIZES):
+        value, expected = getattr(config, name, None), getattr(policy, name, None)
+        if value != expected:
+            raise DataError(
+                f"{spec_path}: its {name} is {value}, the policy's is {expected}: name weights of the same "
+                "architecture, or evaluate the model in a job of its own"
+            )
 
 
 def is_reward_model(config: PretrainedConfig) -> bool:

@@ -9,13 +9,16 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from kubealign.role_specs import teacher_group
 from kubealign.spec.algorithms import ResultKind
+from kubealign.spec.algorithms.evaluation import CHECKPOINTS_PATH
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.paths import format_path
 from kubealign.spec.sections.models import Model, ModelFromConfig
 from kubealign.spec.sections.training import HeadInit
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.context_length import context_length
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.models.model_folders import (
+    check_same_architecture,
     find_model_folder,
     is_reward_model,
     load_model_config,
@@ -26,6 +29,7 @@ from kubealign_services.data.models.model_folders import (
 )
 from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.models.text_rewards import TextReward, check_text_reward, log_text_reward
+from kubealign_services.data.prepared_files import checkpoint_role
 from kubealign_services.data.sources.job_datasets import JobDatasets
 from kubealign_services.data.tokenization.chat_template import ensure_chat_template
 from kubealign_services.data.tokenization.tokenizers import (
@@ -66,9 +70,9 @@ def resolve_models(
 ) -> ResolvedModels:
     """Locate or build every model of the job; built ones are written to `folder`.
 
-    Roles are policy, and where the job has them reference, teacher, teacher-NAME, critic, and those of
-    `reward_roles`. A model named twice is one folder. Raises DataError where one cannot be found, is of the
-    wrong kind, or does not fit the policy's tokenizer.
+    Roles are policy, and where the job has them reference, teacher, teacher-NAME, critic, checkpoint-STEP,
+    and those of `reward_roles`. A model named twice is one folder. Raises DataError where one cannot be
+    found, is of the wrong kind, or does not fit the policy's tokenizer.
     """
     required = _required_models(job)
     resolved: dict[str, Path] = {}
@@ -88,6 +92,10 @@ def resolve_models(
         if (reward := _check_model(job, role, configs[role], folders[role], path, tokenizer)) is not None
     }
     check_reward_attributes(job, configs)
+    if job.spec.algorithm.evaluate is not None:
+        for step in job.spec.algorithm.evaluate.steps[1:]:
+            role = checkpoint_role(step)
+            check_same_architecture(configs[role], configs["policy"], required[role][0])
     contexts = [
         bound
         for role, config in configs.items()
@@ -113,6 +121,10 @@ def _required_models(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
         required["teacher"] = ("spec.teacher.model", spec.teacher.model)
     for index, teacher in enumerate(spec.teachers):
         required[teacher_group(teacher.name)] = (f"spec.teachers[{index}].model", teacher.model)
+    if spec.algorithm.evaluate is not None:
+        for index, step, model in spec.algorithm.evaluate.numbered_models():
+            path = format_path(("spec", *CHECKPOINTS_PATH, index, "model"))
+            required[checkpoint_role(step)] = (path, model)
     for index, reward in enumerate(spec.rewards):
         path = f"spec.rewards[{index}]." + ("model" if reward.ensemble is None else "ensemble.models")
         for member, (role, model) in enumerate(zip(reward_roles(reward), reward.models, strict=True)):

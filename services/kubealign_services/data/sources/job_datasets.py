@@ -76,6 +76,10 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
     Raises DataError where a source is missing or empty, or lacks a named column.
     """
     spec = job.spec
+    if spec.algorithm.evaluate is not None:
+        held_out = _open_all_held_out(spec, cache, results)
+        # The rewards that score the held-out rows, which its data are, may be some of the job's.
+        return JobDatasets(held_out[spec.held_out_rows[0].name], held_out, spec.data)
     train = _open_dataset(spec.data, f"spec.data.{spec.data.member}", cache, results)
     hint = spec.hint
     if hint is not None:
@@ -83,8 +87,13 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
             path = f"spec.algorithm.{field_alias(Algorithm, spec.algorithm.member)}.hint.template"
             check_template_columns(hint.template, rows.columns, path)
     _check_reward_columns({f"spec.rewards[{i}]": reward for i, reward in enumerate(spec.rewards)}, train)
-    held_out = {rows.name: _open_held_out(spec, rows, cache, results) for rows in spec.held_out_rows}
-    return JobDatasets(train, held_out, spec.data, hint)
+    return JobDatasets(train, _open_all_held_out(spec, cache, results), spec.data, hint)
+
+
+def _open_all_held_out(
+    spec: AlignmentJobSpec, cache: Path, results: Mapping[str, Path]
+) -> dict[str | None, Sequence[RowDataset]]:
+    return {rows.name: _open_held_out(spec, rows, cache, results) for rows in spec.held_out_rows}
 
 
 def _open_held_out(

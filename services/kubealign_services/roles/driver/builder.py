@@ -73,6 +73,7 @@ from kubealign_services.roles.driver.trainer_client import (
 from kubealign_services.roles.driver.validation.metrics import SummaryOptions
 from kubealign_services.roles.driver.validation.samples import ValidationSample
 from kubealign_services.roles.driver.validation.sampling import ValidationSampler, ValidationScorers
+from kubealign_services.roles.driver.validation.saved_groups import SavedGroups
 from kubealign_services.roles.driver.validation.validation import (
     HeldOutLoss,
     Measurement,
@@ -95,18 +96,24 @@ from kubealign_services.weights.announce.coordinator import RefitCoordinator
 
 
 @dataclass(frozen=True)
-class JobContext:
-    """Objects that the builders of one attempt share."""
+class ValidationContext:
+    """Objects that measurements of sampled responses use."""
 
     job: AlignmentJob
     prepared: PreparedJob
     run_dir: Path
-    stop: asyncio.Event
     collector: RolloutCollector
-    trainer: TrainerClient
     critic: CriticClient | None
-    history: TrainingHistory
     previews: SamplePreviews
+
+
+@dataclass(frozen=True)
+class JobContext(ValidationContext):
+    """Objects that the builders of one attempt share."""
+
+    stop: asyncio.Event
+    trainer: TrainerClient
+    history: TrainingHistory
     #: Longest message of the bus in bytes.
     max_payload: int
 
@@ -317,8 +324,47 @@ def build_validation(
     frozen_models: FrozenModels,
 ) -> ValidationSchedule:
     """Create the measurements on held-out rows that the spec asks for."""
+
+    def held_out_loss(rows: HeldOutRows, prepared: PreparedRows) -> HeldOutLoss:
+        batches = RowBatches(prepared, rows.data.member, context.job.spec.algorithm.value.mismatched)
+        return HeldOutLoss(
+            context.trainer,
+            training_algorithm,
+            prepared,
+            batches,
+            frozen_models,
+            rows.group_by,
+            rows.metric_prefix,
+        )
+
+    return build_measurements(context, weight_sync.ensure_published, report, held_out_loss)
+
+
+def build_measurements(
+    context: ValidationContext,
+    ensure_published: Callable[[int], Awaitable[None]],
+    report: MetricsReport,
+    held_out_loss: Callable[[HeldOutRows, PreparedRows], HeldOutLoss] | None = None,
+    saved: Mapping[str | None, SavedGroups] | None = None,
+) -> ValidationSchedule:
+    """Create the measurements on held-out rows that the spec asks for.
+
+    Args:
+        ensure_published: Waits until the rollout workers have a version.
+        held_out_loss: Creates the measurement of the loss; None: there is no trainer.
+        saved: Name of a validation set, None for the rows of validation.data -> responses of an interrupted
+            measurement; None: a measurement begins anew.
+    """
     scheduled = [
-        _build_scheduled_rows(context, rows, prepared, weight_sync, report, training_algorithm, frozen_models)
+        _build_scheduled_rows(
+            context,
+            rows,
+            prepared,
+            ensure_published,
+            report,
+            held_out_loss,
+            None if saved is None else saved[rows.name],
+        )
         for rows in context.job.spec.held_out_rows
         if (prepared := context.prepared.held_out(rows.name)) is not None
     ]
@@ -327,32 +373,21 @@ def build_validation(
 
 
 def _build_scheduled_rows(
-    context: JobContext,
+    context: ValidationContext,
     rows: HeldOutRows,
     prepared: PreparedRows,
-    weight_sync: WeightSync,
+    ensure_published: Callable[[int], Awaitable[None]],
     report: MetricsReport,
-    training_algorithm: Algorithm,
-    frozen_models: FrozenModels,
+    held_out_loss: Callable[[HeldOutRows, PreparedRows], HeldOutLoss] | None,
+    saved: SavedGroups | None,
 ) -> ScheduledRows:
     """Create the measurements of a set of held-out rows."""
     job, previews = context.job, context.previews
     measurements: list[Measurement] = []
     names: dict[str, str] = {}
     algorithm = job.spec.algorithm.value
-    if not algorithm.samples and rows.data.member == algorithm.data:
-        batches = RowBatches(prepared, rows.data.member, algorithm.mismatched)
-        measurements.append(
-            HeldOutLoss(
-                context.trainer,
-                training_algorithm,
-                prepared,
-                batches,
-                frozen_models,
-                rows.group_by,
-                rows.metric_prefix,
-            )
-        )
+    if held_out_loss is not None and not algorithm.samples and rows.data.member == algorithm.data:
+        measurements.append(held_out_loss(rows, prepared))
     sampling = rows.sampling or (ValidationSampling() if algorithm.samples else None)
     if sampling is not None:
         purpose = validation_purpose(rows.name)
@@ -370,9 +405,10 @@ def _build_scheduled_rows(
         }
         names |= rows.score_metrics()
         folder = context.run_dir / "validation"
+        sampler = _build_validation_sampler(context, rows, prepared, sampling, ensure_published, saved)
         measurements.append(
             SampledResponses(
-                _build_validation_sampler(context, rows, prepared, sampling, weight_sync.ensure_published),
+                sampler,
                 names,
                 rows.group_by,
                 folder if rows.name is None else folder / rows.name,
@@ -385,11 +421,12 @@ def _build_scheduled_rows(
 
 
 def _build_validation_sampler(
-    context: JobContext,
+    context: ValidationContext,
     rows: HeldOutRows,
     prepared: PreparedRows,
     sampling: ValidationSampling,
     ensure_published: Callable[[int], Awaitable[None]],
+    saved: SavedGroups | None,
 ) -> ValidationSampler:
     """Create the sampler of responses to held-out prompts."""
     job = context.job
@@ -415,6 +452,7 @@ def _build_validation_sampler(
         ),
         ensure_published,
         rows.name,
+        saved,
     )
 
 

@@ -20,6 +20,7 @@ from kubealign_services.roles.driver.cancellation import run_until_any
 from kubealign_services.roles.driver.checkpoint_upload import begin_uploads, publish_result, run_uploader
 from kubealign_services.roles.driver.data_generation.attempt import generate_data
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
+from kubealign_services.roles.driver.evaluation.attempt import evaluate_models
 from kubealign_services.roles.driver.metrics.progress import DriverServicer, ProgressTracker
 from kubealign_services.roles.driver.metrics.report import MetricSink
 from kubealign_services.roles.driver.metrics.sample_logging import PREVIEWS_PER_STEP, SampleFile
@@ -125,7 +126,7 @@ async def run_job(
     """Open the trackers and run attempts until the job ends.
 
     Args:
-        trainer: None for a job that generates data.
+        trainer: None for a job that generates data or evaluates.
 
     Raises:
         ShutdownRequested: The driver was asked to stop.
@@ -173,7 +174,9 @@ async def _run_attempts(
                         peer.wait_until_ready(_READY_TIMEOUT_SECONDS), deadline.wait_for_request()
                     )
             with Fence(context.settings.run_dir, fence).explain(UnrecoverableError):
-                if trainer is None:
+                if context.job.spec.algorithm.evaluate is not None:
+                    await evaluate_models(context, prepared, bus, fence, sinks, progress, deadline)
+                elif trainer is None:
                     await generate_data(context, prepared, bus, fence, sinks, progress, deadline)
                 else:
                     await run_attempt(

@@ -18,11 +18,11 @@ from kubealign_services.generation.contract import Generator
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.rollout.engine_environment import enter_engine_environment
 from kubealign_services.roles.rollout.engine_factory import open_generator
+from kubealign_services.roles.rollout.folder_weights import FolderWeights, version_folders
 from kubealign_services.roles.rollout.servicer import RolloutServicer
 from kubealign_services.roles.rollout.tensor_parallel import make_shard_selector, run_follower
 from kubealign_services.roles.rollout.weights import (
     BASE_VERSION,
-    FixedWeights,
     WorkerWeights,
     check_base_libraries,
     read_folder_weights,
@@ -61,20 +61,20 @@ async def serve(context: ProcessContext, open_engine: OpenEngine = open_generato
         check_base_libraries(trainer)
     timeout = rollout.refit.timeout_seconds
     async with context.bus() as bus, open_engine(context, rollout.engine, folder) as generator:
+        if not trains:
+            stored = FolderWeights(generator, version_folders(context.job, prepared))
+            await stored.load()
+            reloading = stored.reload_after_loss(generator.wait_for_weight_loss, stored.load)
+            await _run_worker(context, bus, generator, rollout, prepared.tokenizer, stored, reloading)
+            return
 
         async def load_base() -> None:
-            if not trains or trainer.lora is not None:
-                # In a job with adapters: their base weights.
+            if trainer.lora is not None:
+                # The base weights of the adapters.
                 async with generator.paused(InFlightPolicy.DRAIN):
-                    weights = read_folder_weights(folder, trainer if trains else None)
-                    await generator.refit(weights, BASE_VERSION)
+                    await generator.refit(read_folder_weights(folder, trainer), BASE_VERSION)
 
         await load_base()
-        if not trains:
-            fixed = FixedWeights()
-            reloading = fixed.reload_after_loss(generator.wait_for_weight_loss, load_base)
-            await _run_worker(context, bus, generator, rollout, prepared.tokenizer, fixed, reloading)
-            return
         select_shard = make_shard_selector(rollout.engine, settings.rank)
         async with open_receiver(settings, rollout.refit, select_shard) as setup:
             refit = RefitWorker(

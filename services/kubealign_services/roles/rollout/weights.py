@@ -105,14 +105,18 @@ class FixedWeights:
             OutOfOrder: Nobody will produce this version.
             Quarantined: The engine has lost its weights.
         """
+        self._check_request(fence)
+        if version > BASE_VERSION:
+            raise OutOfOrder(f"version {version} is requested, but nothing is trained in this job")
+        self.current = batch_pb2.WeightsId(fence=fence, version=BASE_VERSION)
+
+    def _check_request(self, fence: int) -> None:
+        """Take over a newer fence. Raises StaleFence for an older one, Quarantined without weights."""
         if self.quarantined:
             raise Quarantined(f"this worker is quarantined: {self.quarantine_reason}")
         if fence < self._fence:
             raise StaleFence(f"fence {fence} has been replaced by {self._fence}")
-        if version > BASE_VERSION:
-            raise OutOfOrder(f"version {version} is requested, but nothing is trained in this job")
         self._fence = fence
-        self.current = batch_pb2.WeightsId(fence=fence, version=BASE_VERSION)
 
     async def wait_until_released(self) -> None:
         """Wait until the weights are loaded."""

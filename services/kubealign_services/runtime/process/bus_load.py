@@ -134,7 +134,7 @@ def _windowed_group_sizes(job: AlignmentJob) -> set[int]:
     """Return the numbers of samples of the groups that are requested within the window."""
     algorithm = job.spec.algorithm.value
     sizes: set[int] = set()
-    if algorithm.samples and not algorithm.online:
+    if algorithm.samples and not algorithm.online and job.spec.algorithm.evaluate is None:
         sizes |= {1, algorithm.samples_per_prompt}
     for rows in job.spec.held_out_rows:
         if rows.sampling is not None:

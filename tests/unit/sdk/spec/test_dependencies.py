@@ -99,7 +99,7 @@ def test_result_kind_of_a_raw_algorithm() -> None:
     )
     kinds = {name: result_kind_of({name: {}}) for name in document_fields(Algorithm)}
     others = {name for name, makes in kinds.items() if makes is not ResultKind.POLICY}
-    assert others == {"rewardModel", "generate", "annotate"}
+    assert others == {"rewardModel", "generate", "annotate", "evaluate"}
 
 
 def test_order_of_sft_reward_model_and_ppo(document: Make) -> None:

@@ -16,7 +16,7 @@ ALGORITHMS = ROOT / "services/kubealign_services/algorithms"
 LONGEST = 150
 
 #: Union members whose names have other meanings as well: verbs, and a kind of model with its own role.
-ORDINARY = {"generate", "annotate", "custom", "custom_offline", "reward_model"}
+ORDINARY = {"generate", "annotate", "evaluate", "custom", "custom_offline", "reward_model"}
 
 #: Files that may name algorithms, with the reason.
 ALLOWED = {

@@ -1,10 +1,11 @@
 """Sampling of responses to all held-out prompts with the weights of one state."""
 
-from collections.abc import Awaitable, Callable, Container, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from dataclasses import dataclass, replace
 
 from kubealign.spec.sections.rewards import Reward
-from kubealign_services.data.prepared import PreparedRows
+from kubealign_services.data.prepared import PreparedRows, row_index
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
@@ -13,8 +14,12 @@ from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import CriticClient, mask_scores, score_sequences
 from kubealign_services.roles.driver.validation.samples import ValidationSample, collect_validation_samples
+from kubealign_services.roles.driver.validation.saved_groups import SavedGroups
 from kubealign_services.scoring.purposes import validation_purpose
 from kubealign_services.scoring.row_sources import MissingSource, is_of_source
+
+#: Prompts that are saved at a time.
+_SAVED_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class ValidationSampler:
     Args:
         ensure_published: Waits until the rollout workers have a version.
         set_name: Name of the validation set of the rows; None: they are those of validation.data.
+        saved: Saves the samples of each prompt, and has those of an interrupted measurement of the same rows;
+            None: they are not saved.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class ValidationSampler:
         scorers: ValidationScorers,
         ensure_published: Callable[[int], Awaitable[None]],
         set_name: str | None = None,
+        saved: SavedGroups | None = None,
     ) -> None:
         self._collector = collector
         self._rows = rows
@@ -59,6 +67,7 @@ class ValidationSampler:
         self._ensure_published = ensure_published
         self._purpose = validation_purpose(set_name)
         self._pass_name = "val" if set_name is None else f"val-{set_name}"
+        self._saved = saved
 
     async def __call__(self, state: JobState) -> list[ValidationSample]:
         """Return one scored sample for each response.
@@ -67,9 +76,10 @@ class ValidationSampler:
         """
         await self._ensure_published(state.version)
         scorers = self._scorers
+        if self._saved is not None:
+            return await self._sample_unsaved(self._saved, state)
         supply = ListPrompts(self._rows, f"{self._pass_name}@{state.step}")
-        options = GroupBufferOptions(group_sources=scorers.group_sources)
-        buffer = GroupBuffer(self._collector, supply, self._plan, self._purpose, scorers.sources, options)
+        buffer = self._open_buffer(supply, self._plan)
         try:
             groups = await buffer.take_batch(state.version)
         finally:
@@ -89,6 +99,43 @@ class ValidationSampler:
             replace(sample, scores=sample.scores | {name: column[index] for name, column in columns.items()})
             for index, sample in enumerate(samples)
         ]
+
+    def _open_buffer(self, supply: ListPrompts, plan: GroupPlan) -> GroupBuffer:
+        scorers = self._scorers
+        options = GroupBufferOptions(group_sources=scorers.group_sources)
+        return GroupBuffer(self._collector, supply, plan, self._purpose, scorers.sources, options)
+
+    async def _sample_unsaved(self, saved: SavedGroups, state: JobState) -> list[ValidationSample]:
+        """Sample the prompts that are not saved, save them, and return the samples of all prompts."""
+        sources = self._scorers.sources
+        groups = await asyncio.to_thread(saved.read, state.step)
+        supply = UnsavedPrompts(self._rows, f"{self._pass_name}@{state.step}", groups.keys())
+        # All prompts are requested within the window, and a few are taken at a time, in order.
+        takes = -(-len(self._rows) // _SAVED_TOGETHER)
+        plan = replace(self._plan, prompts_per_step=_SAVED_TOGETHER, max_staleness=takes)
+        buffer = self._open_buffer(supply, plan)
+        try:
+            while complete := await buffer.take_batch(state.version):
+                samples = {group.group_id: collect_validation_samples([group], sources) for group in complete}
+                await asyncio.to_thread(saved.append, state.step, samples)
+                groups |= samples
+        finally:
+            buffer.close()
+        return [sample for group_id in sorted(groups, key=row_index) for sample in groups[group_id]]
+
+
+class UnsavedPrompts(ListPrompts):
+    """All rows once, in order, without those whose samples are saved."""
+
+    def __init__(self, rows: PreparedRows, prefix: str, saved: Collection[str]) -> None:
+        super().__init__(rows, prefix)
+        self._saved = frozenset(saved)
+
+    async def next_prompt(self) -> str | None:
+        name = await super().next_prompt()
+        while name in self._saved:
+            name = await super().next_prompt()
+        return name
 
 
 def _list_scored(samples: Sequence[ValidationSample], reward: Reward) -> list[int]:
