@@ -65,7 +65,7 @@ def plan_replay(
     for step in range(first, replay.last_step + 1):
         read_batch(recorded.root / FOLDER, read_record(recorded.root / FOLDER, step))
     (job,) = load_jobs(recorded.job, overrides=overrides)
-    return PlannedReplay(_training_only(job, name), run_directory(runs_dir, name), replay, bool(overrides))
+    return PlannedReplay(training_only(job, name), run_directory(runs_dir, name), replay, bool(overrides))
 
 
 def create_replay_folder(planned: PlannedReplay, fresh: bool) -> None:
@@ -133,6 +133,11 @@ def has_same_weights(planned: PlannedReplay) -> bool | None:
     return all(filecmp.cmp(replayed / name, theirs / name, shallow=False) for name in names)
 
 
+def checkpoint_steps(run: RunDirectory) -> list[int]:
+    """Return the steps of a run's checkpoints, ascending, unverified."""
+    return sorted({int(path.name.split("-")[1]) for path in run.checkpoints.glob("step-*")})
+
+
 def _last_step(recorded: RunDirectory, first: int, steps: int | None) -> int:
     """Return the last step to replay. Steps without metrics were not trained completely."""
     batches = recorded.root / FOLDER
@@ -159,8 +164,7 @@ def _last_step(recorded: RunDirectory, first: int, steps: int | None) -> int:
 
 def _check_weights(recorded: RunDirectory, first: int, last: int) -> None:
     if first > 1 and not list(recorded.checkpoints.glob(f"step-{first - 1:08d}*")):
-        checkpoints = sorted({int(path.name.split("-")[1]) for path in recorded.checkpoints.glob("step-*")})
-        starts = ", ".join(str(step + 1) for step in (0, *checkpoints) if step < last)
+        starts = ", ".join(str(step + 1) for step in (0, *checkpoint_steps(recorded)) if step < last)
         raise ReplayError(
             f"--from-step {first}: there is no checkpoint of step {first - 1} in {recorded.checkpoints}; "
             f"possible first steps: {starts}"
@@ -188,13 +192,14 @@ def _check_override(text: str) -> None:
         )
 
 
-def _training_only(job: AlignmentJob, name: str) -> AlignmentJob:
+def training_only(job: AlignmentJob, name: str) -> AlignmentJob:
     """Return the job without the parts that a replay does not execute."""
     document = job.model_dump(mode="json", by_alias=True)
     document["metadata"]["name"] = name
     spec = document["spec"]
     spec |= {"validation": None, "trackers": [], "suspend": False}
-    spec["checkpoint"]["recordBatches"] = False
+    # The checkpoints of a replay are its own: they are not uploaded to the address of the recorded run.
+    spec["checkpoint"] |= {"recordBatches": False, "keepBest": None, "uri": None, "from": None}
     if job.spec.algorithm.value.samples:
         # A trainer colocated with rollout only trains in a replay.
         spec["rollout"] |= {"placement": "Own", "mismatchGate": {"mean": _UNLIMITED_GAP}}
