@@ -26,6 +26,7 @@ from kubealign.cli.commands.jobs.wait import wait
 from kubealign.cli.commands.machine.bench import bench
 from kubealign.cli.commands.machine.dashboard import dashboard
 from kubealign.cli.commands.machine.doctor import doctor
+from kubealign.cli.commands.machine.evaluate import evaluate
 from kubealign.cli.commands.machine.export import export
 from kubealign.cli.commands.machine.plot import plot
 from kubealign.cli.commands.machine.replay import replay
@@ -75,6 +76,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "push": push,
         "replay": replay,
         "export": export,
+        "evaluate": evaluate,
     },
     "Observe it": {
         "list": list_jobs,

@@ -101,6 +101,9 @@ async def test_a_load_goes_on_when_a_request_expires(folders: dict[int, Path]) -
             await weights.wait_for_version(1, 20, timeout=0.01)
         assert weights.current is None
         generator.may_load.set()
+        async with asyncio.timeout(30):
+            while generator.versions != [0, 20]:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         await weights.wait_for_version(1, 20, timeout=30)
         assert generator.versions == [0, 20]
 
