@@ -40,9 +40,7 @@ def spec(algorithm: str, changes: dict[str, Any] | None = None) -> AlignmentJobS
 
 
 def test_defaults_of_all_algorithms() -> None:
-    trained = {
-        name: each.learning_rate for name, each in algorithm_specs().items() if each.makes.value != "data"
-    }
+    trained = {name: each.learning_rate for name, each in algorithm_specs().items() if each.makes.is_model}
     assert trained == EXPECTED
 
 
