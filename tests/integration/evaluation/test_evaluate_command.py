@@ -1,5 +1,6 @@
 """`kubealign evaluate` on the checkpoints of a run, and on a model folder."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -66,6 +67,55 @@ def test_a_model_is_measured_by_the_settings_of_the_command(runs: Path, tmp_path
     (entry,) = json.loads((tmp_path / "scored" / "result" / "metrics.json").read_text())["models"]
     assert entry["step"] == 0
     assert {"val/short", "val/response_length"} <= entry["metrics"].keys()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="lm-eval is not installed here")
+def test_checkpoints_are_measured_by_lm_eval(runs: Path, tmp_path: Path) -> None:
+    """The metrics are those of lm-eval on a folder, measured once, and `kubealign plot` reads the record."""
+    rows = [{"question": letter, "choices": ["a", "b"], "answer": 0} for letter in "abcdefgh"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {
+        "task": "letters",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}}",
+        "doc_to_choice": "choices",
+        "doc_to_target": "answer",
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+    }
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "letters.yaml").write_text(json.dumps(task))
+    config = {"tasks": ["letters"], "include_path": "tasks", "model_args": {"dtype": "float32"}}
+    (tmp_path / "lm_eval.yaml").write_text(json.dumps(config))
+    options = ("--lm-eval", str(tmp_path / "lm_eval.yaml"), "--runs-dir", str(runs), "--json")
+    done = run_command("evaluate", "trained", "--steps", "0,4", "--name", "tasks", *options, timeout=300)
+    assert done.code == 0, done.output
+    models = json.loads(done.output[done.output.index("\n{") :])["models"]
+    assert [entry["step"] for entry in models] == [0, 4]
+    for entry in models:
+        assert entry["metrics"]["lm_eval/letters/acc"] * len(rows) in range(len(rows) + 1)
+        assert entry["metrics"]["lm_eval/letters/acc/ci_low"] <= entry["metrics"]["lm_eval/letters/acc"]
+    assert not (runs / "tasks-models").exists()
+    again = run_command("evaluate", "trained", "--steps", "all", "--name", "tasks", *options, timeout=300)
+    assert again.code == 0, again.output
+    # Step 2 is new; the others were measured before.
+    assert "export-2: started" in again.output
+    assert not any(f"export-{step}: started" in again.output for step in (0, 4))
+    every = json.loads(again.output[again.output.index("\n{") :])["models"]
+    assert [entry for entry in every if entry["step"] != 2] == models
+    result = runs / "trained" / "result"
+    folder = run_command("evaluate", str(result), "--name", "folder", *options, timeout=200)
+    assert folder.code == 0, folder.output
+    (entry,) = json.loads(folder.output[folder.output.index("\n{") :])["models"]
+    assert entry == {"step": 0, "metrics": models[1]["metrics"]}
+    figure = tmp_path / "curve.svg"
+    drawn = run_command(
+        *("plot", str(runs / "tasks.json"), "-f", "lm_eval/letters/acc", "-o", str(figure)), timeout=60
+    )
+    assert drawn.code == 0, drawn.output
+    assert figure.exists()
 
 
 def test_what_is_missing_is_named(runs: Path, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +37,15 @@ def evaluate(
             "--name", metavar="NAME", help="Name of the evaluation; default: MODEL-eval.", show_default=False
         ),
     ] = None,
+    lm_eval: Annotated[
+        Path | None,
+        typer.Option(
+            "--lm-eval",
+            metavar="FILE",
+            help="Measure by lm-eval instead, with this configuration of its own (tasks, num_fewshot, ...).",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     runs_dir: Annotated[
         Path,
@@ -50,13 +60,12 @@ def evaluate(
     """Measure a model folder, a model of the hub, or checkpoints of a run on this machine.
 
     A run is measured with its own validation, rewards and rollout settings; --set changes any of them, and
-    names those of a model, as in --set spec.validation.data.prompts.source.path=held-out.jsonl. The same
-    command continues an evaluation that was interrupted.
+    names those of a model, as in --set spec.validation.data.prompts.source.path=held-out.jsonl. With
+    --lm-eval the tasks of lm-evaluation-harness are measured instead. The same command continues an
+    evaluation that was interrupted.
     """
     from rich.console import Console
 
-    from kubealign.cli.terminal import console, show
-    from kubealign.cli.views.evaluation_view import evaluation_table
     from kubealign.local.display.terminal import display_for
     from kubealign.local.errors import RunRefused
     from kubealign.local.evaluation import EvaluatedRun, find_run, model_document, select_steps
@@ -76,6 +85,15 @@ def evaluate(
             name = name or _default_name(model)
             models = root / f"{name}-models"
             display = display_for(Console(stderr=True))
+            if lm_eval is not None:
+                if set_:
+                    raise ReplayError("--set changes the spec of a job, and --lm-eval runs none: remove it")
+                chosen = [] if run is None else select_steps(run, steps or str(exportable_steps(run)[-1]))
+                of_run = None if run is None else EvaluatedRun(run, chosen)
+                record = root / f"{name}.json"
+                entries = _measure_by_lm_eval(model, of_run, lm_eval, record, models, fresh, display)
+                _print_models(entries, as_json)
+                return
             if run is None:
                 document = model_document(name, model)
             else:
@@ -98,10 +116,60 @@ def evaluate(
             raise typer.Exit(code)
         shutil.rmtree(models, ignore_errors=True)
     result = json.loads((run_directory(root, name).result / RESULT_METRICS_FILE).read_text())
+    _print_models(result["models"], as_json, result)
+
+
+def _print_models(
+    models: Sequence[Mapping[str, Any]], as_json: bool, result: Mapping[str, Any] | None = None
+) -> None:
+    """Print the metrics of models.
+
+    Args:
+        result: Printed as JSON; None: the models alone.
+    """
+    from kubealign.cli.terminal import console, show
+    from kubealign.cli.views.evaluation_view import evaluation_table
+
     if as_json:
-        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+        document = {"models": models} if result is None else result
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
-        show(console(), evaluation_table(result["models"]))
+        show(console(), evaluation_table(models))
+
+
+def _measure_by_lm_eval(
+    model: str,
+    evaluated: "EvaluatedRun | None",
+    config_file: Path,
+    record_file: Path,
+    models: Path,
+    fresh: bool,
+    display: "LinesDisplay",
+) -> list[dict[str, Any]]:
+    """Measure a model, or the checkpoints of a run, by lm-eval, and return each one's step and metrics.
+
+    Args:
+        evaluated: Checkpoints of a run; None: `model` is a folder or a name on the hub.
+        record_file: File of the metrics of earlier calls, to which those of this call are added.
+        models: Folder for the exported checkpoints, which is removed at the end.
+    """
+    from kubealign.local.evaluation import EvaluatedRun
+    from kubealign.local.lm_harness import LmEvalRecord, measure_model, read_config
+
+    config = read_config(config_file)
+    if fresh:
+        record_file.unlink(missing_ok=True)
+    record = LmEvalRecord(record_file)
+    steps = [0] if evaluated is None else list(evaluated.steps)
+    for step in (step for step in steps if step not in record.steps):
+        source = model
+        if evaluated is not None:
+            if not _export_all(EvaluatedRun(evaluated.run, [step]), models, display):
+                raise typer.Exit(CliExitCode.FAILED)
+            source = str(models / f"step-{step}")
+        record.add(step, measure_model(source, config))
+        shutil.rmtree(models, ignore_errors=True)
+    return record.models(steps)
 
 
 def _default_name(model: str) -> str:
