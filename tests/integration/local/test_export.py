@@ -30,9 +30,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert left_running(folder) == {}
 
 
-def export(runs: Path, step: int, out: Path) -> EndedCommand:
+def export(runs: Path, step: int, out: Path, run: str = "trained") -> EndedCommand:
     return run_command(
-        "export", "trained", "--step", str(step), "--out", str(out), "--runs-dir", str(runs), timeout=150
+        "export", run, "--step", str(step), "--out", str(out), "--runs-dir", str(runs), timeout=150
     )
 
 
@@ -47,7 +47,7 @@ def test_the_last_step_is_the_result_and_an_earlier_one_is_not(runs: Path, tmp_p
     result = files(runs / "trained" / "result")
     assert files(tmp_path / "last") == result
     assert {"model.safetensors", "config.json", "adapter/adapter_model.safetensors"} <= result.keys()
-    earlier = export(runs, 2, tmp_path / "earlier")
+    earlier = export(runs, 2, tmp_path / "earlier", run=str(runs / "trained"))
     assert earlier.code == 0, earlier.output
     exported = files(tmp_path / "earlier")
     assert exported.keys() == result.keys()

@@ -34,20 +34,22 @@ def export(
     """Write the model of a step of a run of this machine as a Hugging Face folder, like the run's result.
 
     The trainer's own processes load the checkpoint and write the model, with a LoRA merged and its adapter
-    beside it. The run is only read. In a cluster, a job with checkpoint.from and maxSteps of the same step
-    writes the model as its result.
+    beside it. RUN is a run directory, or the name of one in --runs-dir; it is only read. In a cluster, a job
+    with checkpoint.from and maxSteps of the same step writes the model as its result.
     """
     from rich.console import Console
 
     from kubealign.local.display.terminal import display_for
     from kubealign.local.errors import RunRefused
+    from kubealign.local.evaluation import find_run
     from kubealign.local.export import export_model
     from kubealign.local.runner.admission import run_directory
     from kubealign.replay.plan import ReplayError
 
     with exit_on_error():
         try:
-            source = run_directory(runs_dir.absolute(), run)
+            root = runs_dir.absolute()
+            source = find_run(run, root) or run_directory(root, run)
             target = out.absolute()
             code = export_model(source, step, target, display_for(Console(stderr=True)))
         except (ReplayError, RunRefused) as error:
