@@ -13,6 +13,9 @@ from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.rows.example import Example, Message
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 
+#: Errors with which a chat template rejects messages.
+TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, KeyError)
+
 # Plain words and no special tokens: the vocabulary is unchanged. Line breaks are inside expressions, because
 # jinja strips those that follow a block.
 _MESSAGES = (
@@ -93,7 +96,7 @@ def template_errors(number: int) -> Iterator[None]:
     """Convert template errors to a DataError of row `number`."""
     try:
         yield
-    except (jinja2.TemplateError, TypeError, KeyError) as error:
+    except TEMPLATE_ERRORS as error:
         raise RowError(number, f": the chat template rejects its messages: {error}") from error
 
 

@@ -8,14 +8,16 @@ conversation, so that a template that renders earlier answers differently does n
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Message
 from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
+from kubealign_services.data.tokenization.turn_template import TurnTemplate
 
 _QUESTION, _ANSWER = "kubealign question", "kubealign answer"
+#: Descriptions for errors.
+_REJECTED, _BOUNDARY = "the messages of an environment", "an answer that is followed"
 _BEGINNING: tuple[Message, ...] = (
     {"role": "user", "content": _QUESTION},
     {"role": "assistant", "content": _ANSWER},
@@ -33,12 +35,12 @@ class MessageTurns:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> None:
-        self._tokenizer, self._variables = tokenizer, dict(variables)
-        self._label = f"spec.policy.model: the chat template of {tokenizer.name_or_path or 'its tokenizer'}"
+        label = f"spec.policy.model: the chat template of {tokenizer.name_or_path or 'its tokenizer'}"
+        self._template = TurnTemplate(tokenizer, label, dict(variables))
         end = end_of_turn_id(tokenizer)
         if end is None:
             raise DataError(
-                f"{self._label} does not end an answer with a special token, or there is none: give the "
+                f"{label} does not end an answer with a special token, or there is none: give the "
                 "tokenizer such a template, or set spec.rollout.workflow.environment.observation to Text"
             )
         self._end = end
@@ -57,26 +59,14 @@ class MessageTurns:
             DataError: The template rejects the messages.
         """
         conversation = [*_BEGINNING, *messages]
-        text = str(self._apply(conversation, tokenize=False))
-        start = text.index(_ANSWER) + len(_ANSWER)
-        end_text = str(self._tokenizer.convert_ids_to_tokens(self._end))
-        end = text.find(end_text, start)
-        before = list(self._tokenizer(text[:end], add_special_tokens=False)["input_ids"]) if end >= 0 else []
-        whole = list(self._apply(conversation, tokenize=True))
-        if not before or whole[: len(before) + 1] != [*before, self._end]:
-            raise DataError(f"{self._label} has no token boundary at the end of an answer that is followed")
-        is_ended = bool(turn) and turn[-1] in {self._end, self._tokenizer.eos_token_id}
-        return whole[len(before) + is_ended :]
-
-    def _apply(self, messages: Sequence[Message], *, tokenize: bool) -> Any:
-        try:
-            return self._tokenizer.apply_chat_template(
-                list(messages),
-                add_generation_prompt=True,
-                tokenize=tokenize,
-                return_dict=False,
-                sanitize_control_tokens=tokenize,
-                **self._variables,
-            )
-        except (jinja2.TemplateError, TypeError, KeyError) as error:
-            raise DataError(f"{self._label} rejects the messages of an environment: {error}") from error
+        text = self._template.text(conversation, _REJECTED)
+        tokenizer = self._template.tokenizer
+        end_text = str(tokenizer.convert_ids_to_tokens(self._end))
+        end = text.find(end_text, text.index(_ANSWER) + len(_ANSWER))
+        if end < 0:
+            raise self._template.no_boundary(_BOUNDARY)
+        following = self._template.ids_after(text[:end], conversation, _REJECTED, _BOUNDARY)
+        if following[:1] != [self._end]:
+            raise self._template.no_boundary(_BOUNDARY)
+        is_ended = bool(turn) and turn[-1] in {self._end, tokenizer.eos_token_id}
+        return following[is_ended:]

@@ -7,16 +7,16 @@ reasoning) does not change a response.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Message
 from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
+from kubealign_services.data.tokenization.turn_template import TurnTemplate
 
 _QUESTION: Message = {"role": "user", "content": "kubealign question"}
 _REASONING_END, _REASONING_START = "</think>", "<think>"
@@ -74,7 +74,7 @@ class ToolTurns:
         """
         call = ToolResult(self._names[0], "")
         text, end = self._template.render_results([call])
-        opening = self._template.render([_QUESTION], opening=True)
+        opening = self._template.render_question()
         pairs = enumerate(zip(opening, text, strict=False))
         start = next((index for index, (a, b) in pairs if a != b), min(len(opening), len(text)))
         end -= len(self._template.end_token(text, end))
@@ -119,21 +119,27 @@ class ToolTurns:
                 )
 
 
-@dataclass(frozen=True)
 class _ToolTemplate:
     """The chat template with the tools of a job."""
 
-    tokenizer: PreTrainedTokenizerBase
-    schemas: Sequence[Mapping[str, Any]]
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    label = "spec.policy.model: the chat template of its tokenizer"
 
-    @property
-    def label(self) -> str:
-        return "spec.policy.model: the chat template of its tokenizer"
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        schemas: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._template = TurnTemplate(tokenizer, self.label, dict(variables), tuple(schemas))
 
-    def render(self, messages: Sequence[Message], *, opening: bool, has_tools: bool = True) -> str:
-        """Return the text of messages. Raises DataError where the template rejects them."""
-        return str(self._apply(messages, opening=opening, has_tools=has_tools, tokenize=False))
+    def render_question(self, *, has_tools: bool = True) -> str:
+        """Return the text of a question with the opening of its answer.
+
+        Raises DataError where the template rejects it.
+        """
+        template = self._template if has_tools else replace(self._template, tools=None)
+        return template.text([_QUESTION], "a question")
 
     def render_results(self, results: Sequence[ToolResult]) -> tuple[str, int]:
         """Return (text of a conversation with results, position after the end of the turn with the calls).
@@ -141,7 +147,7 @@ class _ToolTemplate:
         Raises:
             DataError: The template rejects the conversation, or does not render calls.
         """
-        text = self.render(_conversation(results), opening=True)
+        text = self._template.text(_conversation(results), _rejected(results))
         mark = str(_arguments(len(results) - 1)[_ARGUMENT])
         at = text.find(mark)
         if at < 0:
@@ -166,27 +172,8 @@ class _ToolTemplate:
         """Return the ids after the turn with the calls, with its end token if `keep_end`."""
         text, end = self.render_results(results)
         before = text[: end - len(self.end_token(text, end))] if keep_end else text[:end]
-        ids = self._apply(_conversation(results), opening=True, has_tools=True, tokenize=True)
-        prefix = self.tokenizer(before, add_special_tokens=False)["input_ids"]
-        if list(ids[: len(prefix)]) != list(prefix):
-            raise DataError(f"{self.label} has no token boundary at the end of a turn with calls")
-        return list(ids[len(prefix) :])
-
-    def _apply(self, messages: Sequence[Message], *, opening: bool, has_tools: bool, tokenize: bool) -> Any:
-        try:
-            return self.tokenizer.apply_chat_template(
-                list(messages),
-                tools=list(self.schemas) if has_tools else None,
-                add_generation_prompt=opening,
-                tokenize=tokenize,
-                return_dict=False,
-                sanitize_control_tokens=tokenize,
-                **self.variables,
-            )
-        except (jinja2.TemplateError, TypeError, KeyError) as error:
-            calls = sum(len(message.get("tool_calls", ())) for message in messages)
-            rejected = f"{_count(calls, 'call')} of a tool" if calls else "a question"
-            raise DataError(f"{self.label} rejects {rejected}: {error}") from error
+        conversation = _conversation(results)
+        return self._template.ids_after(before, conversation, _rejected(results), "a turn with calls")
 
     def _end_tokens(self) -> list[str]:
         ids = {end_of_turn_id(self.tokenizer), self.tokenizer.eos_token_id} - {None}
@@ -195,9 +182,9 @@ class _ToolTemplate:
 
 def _check_tools(template: _ToolTemplate, names: Sequence[str]) -> None:
     """Raise DataError where the template does not write the tools into a prompt."""
-    text = template.render([_QUESTION], opening=True)
+    text = template.render_question()
     try:
-        without = template.render([_QUESTION], opening=True, has_tools=False)
+        without = template.render_question(has_tools=False)
     except DataError:
         # A template that cannot do without tools reads them.
         without = ""
@@ -224,6 +211,11 @@ def _conversation(results: Sequence[ToolResult]) -> list[Message]:
         for id_, result in zip(ids, results, strict=True)
     ]
     return [_QUESTION, {"role": "assistant", "content": "", "tool_calls": calls}, *answers]
+
+
+def _rejected(results: Sequence[ToolResult]) -> str:
+    """Return the description of the conversation of `results` for errors."""
+    return f"{_count(len(results), 'call')} of a tool"
 
 
 @lru_cache
