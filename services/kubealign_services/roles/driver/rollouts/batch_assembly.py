@@ -90,12 +90,13 @@ def assemble_batch(
             temperatures.append(rollout_temperature(rollout, sampling.temperature))
     _complete_routing(parts)
     batch = concatenate(parts)
+    rollouts = [group.rollouts[sample] for group in groups for sample in sorted(group.rollouts)]
     for name in rewards:
         scores = [group.reward(sample, name) for group in groups for sample in sorted(group.rollouts)]
         add_scores(batch, name, scores)
-        _add_turn_rewards(batch, name, groups)
-    if any(rollout.turns for group in groups for rollout in group.rollouts.values()):
-        batch.sequence_columns |= _workflow_columns(groups)
+        _add_turn_rewards(batch, name, rollouts)
+    if any(rollout.turns for rollout in rollouts):
+        batch.sequence_columns |= _workflow_columns(rollouts)
     batch.scalars |= {"max_tokens": float(sampling.max_tokens), "version": float(version)}
     set_temperatures(batch, temperatures)
     if sampling.continued:
@@ -113,18 +114,20 @@ def _complete_routing(parts: Sequence[Batch]) -> None:
             part.token_columns.setdefault(ROUTING, unrecorded_column(like, len(part.tokens)))
 
 
-def _workflow_columns(groups: Sequence[RolloutGroup]) -> dict[str, torch.Tensor]:
+def _workflow_columns(rollouts: Sequence[rollout_pb2.Rollout]) -> dict[str, torch.Tensor]:
     """Return the sequence columns of samples that a workflow generated."""
-    rollouts = [group.rollouts[sample] for group in groups for sample in sorted(group.rollouts)]
     return {
         "turns": torch.tensor([rollout.turns for rollout in rollouts], dtype=torch.int32),
         "tool_errors": torch.tensor([rollout.tool_errors for rollout in rollouts], dtype=torch.int32),
     }
 
 
-def _add_turn_rewards(batch: Batch, name: str, groups: Sequence[RolloutGroup]) -> None:
-    """Add the token column of the rewards that a source gave turn by turn, if it is an episode's."""
-    rollouts = [group.rollouts[sample] for group in groups for sample in sorted(group.rollouts)]
+def _add_turn_rewards(batch: Batch, name: str, rollouts: Sequence[rollout_pb2.Rollout]) -> None:
+    """Add the token column of the rewards that a source gave turn by turn, if it is an episode's.
+
+    Args:
+        rollouts: That of each sequence.
+    """
     rewards = [reward_of_episode(rollout, name) for rollout in rollouts]
     if all(reward is None for reward in rewards):
         return
