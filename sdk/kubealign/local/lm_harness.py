@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 import yaml
 
+from kubealign.local.run_dir.layout import write_atomically
 from kubealign.replay.plan import ReplayError
 
 #: Prefix of the metrics.
@@ -100,9 +101,7 @@ class LmEvalRecord:
         """Add the metrics of a model, and write the file."""
         self._rows = sorted([*self._rows, {"step": step, **metrics}], key=lambda row: row["step"])
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_suffix(".tmp")
-        draft.write_text(json.dumps({"log_history": self._rows}, indent=1))
-        draft.rename(self.path)
+        write_atomically(self.path, json.dumps({"log_history": self._rows}, indent=1))
 
     def models(self, steps: Sequence[int]) -> list[dict[str, Any]]:
         """Return the models of these steps as the result of an evaluation has them: step, and metrics."""

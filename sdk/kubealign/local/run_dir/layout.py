@@ -87,7 +87,7 @@ class RunDirectory:
 
     def write_job(self, document: str) -> None:
         """Write the job as JSON, atomically."""
-        _write_atomically(self.job, document + "\n")
+        write_atomically(self.job, document + "\n")
 
     def read_identity(self) -> RunIdentity:
         """Return the identity; a directory of an older release is identified by device and inode."""
@@ -123,7 +123,7 @@ class RunDirectory:
 
     def mark_suspended(self, runner: int) -> None:
         """Mark the job as suspended; process `runner` was asked to stop (0: none runs)."""
-        _write_atomically(self.suspension_file, f"{runner}\n")
+        write_atomically(self.suspension_file, f"{runner}\n")
 
     def lock(self) -> RunLock:
         return RunLock(self._lock, self.root)
@@ -142,7 +142,7 @@ class RunDirectory:
             shutil.rmtree(self.root)
 
     def _write_identity(self, identity: RunIdentity) -> None:
-        _write_atomically(self.identity_file, json.dumps(asdict(identity)) + "\n")
+        write_atomically(self.identity_file, json.dumps(asdict(identity)) + "\n")
 
     def claim_shared_memory(self) -> Path:
         """Create a folder on a memory file system for weights. One left by a killed runner is removed."""
@@ -164,7 +164,8 @@ class RunDirectory:
             self._memory_record.unlink()
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that its readers see the earlier text or the new one."""
     draft = path.with_name(f".{path.name}")
     draft.write_text(text)
     draft.replace(path)

@@ -105,8 +105,8 @@ def evaluate(
                 json.dump(document, file)
                 file.flush()
                 jobs = load_jobs(Path(file.name), overrides=set_)
-            if run is not None and not _export_all(evaluated, models, display):
-                raise typer.Exit(CliExitCode.FAILED)
+            if run is not None:
+                _export_all(evaluated, models, display)
             code = asyncio.run(run_jobs(jobs, root, fresh, display))
         except (ReplayError, RunRefused) as error:
             exit_with_error(str(error), CliExitCode.USAGE)
@@ -164,8 +164,7 @@ def _measure_by_lm_eval(
     for step in (step for step in steps if step not in record.steps):
         source = model
         if evaluated is not None:
-            if not _export_all(EvaluatedRun(evaluated.run, [step]), models, display):
-                raise typer.Exit(CliExitCode.FAILED)
+            _export_all(EvaluatedRun(evaluated.run, [step]), models, display)
             source = str(models / f"step-{step}")
         record.add(step, measure_model(source, config))
         shutil.rmtree(models, ignore_errors=True)
@@ -178,12 +177,11 @@ def _default_name(model: str) -> str:
     return f"{''.join(letters).strip('-')}-eval"
 
 
-def _export_all(evaluated: "EvaluatedRun", models: Path, display: "LinesDisplay") -> bool:
-    """Export the models that an earlier call has not exported. Return False where an export fails."""
+def _export_all(evaluated: "EvaluatedRun", models: Path, display: "LinesDisplay") -> None:
+    """Export the models that an earlier call has not exported. Raises Exit where an export fails."""
     from kubealign.local.export import export_model
 
     for step in evaluated.steps:
         target = models / f"step-{step}"
         if not target.exists() and export_model(evaluated.run, step, target, display) != 0:
-            return False
-    return True
+            raise typer.Exit(CliExitCode.FAILED)
