@@ -116,8 +116,8 @@ def test_calls_are_answered_and_the_policy_continues(tmp_path: Path) -> None:
         [QUESTION], tools=[SCHEMA], add_generation_prompt=True, return_dict=False
     )
     assert prepared.train[0].prompt_tokens == prompt
-    whole = tokenizer.apply_chat_template(CONVERSATION, tools=[SCHEMA], return_dict=False)
-    response = tokenizer.decode(whole[len(prompt) :], skip_special_tokens=True)
+    rendered = tokenizer.apply_chat_template(CONVERSATION, tools=[SCHEMA], return_dict=False)
+    response = tokenizer.decode(rendered[len(prompt) :], skip_special_tokens=True)
     assert [sample["response"] for sample in samples] == [response] * len(samples)
     # The tokens of the policy, without those of the results and the openings around them.
     opening = "<|im_start|>assistant "

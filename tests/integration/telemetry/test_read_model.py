@@ -125,7 +125,7 @@ async def test_responses_of_a_validation_are_those_of_its_last_attempt(
         model.add_validation_samples(3, 2, long)
     async with reading.ReadModelClient(redis.access) as reader:
         counts = {step: len(await reader.validation_documents(step)) for step in range(5)}
-        # Of step 3 the responses that fit into the bytes of one measurement.
+        # Responses of step 3 that fit into the bytes of one measurement.
         assert counts == {0: 0, 1: 2, 2: 3, 3: 7, 4: 0}
         assert [document["prompt"] for document in await reader.validation_documents(2)] == ["p0", "p1", "p2"]
 

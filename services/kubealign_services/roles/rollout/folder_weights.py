@@ -64,7 +64,7 @@ class FolderWeights(FixedWeights):
             raise OutOfOrder(f"version {version} is requested, but nothing is trained in this job")
         if version != self._version:
             switch = asyncio.create_task(self._switch(version))
-            # Those that wait get the error. The load goes on when one of their requests expires.
+            # The waiting requests get the error. The load goes on when one of them expires.
             switch.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait_for(asyncio.shield(switch), timeout)
         self.current = batch_pb2.WeightsId(fence=self._fence, version=version)

@@ -20,11 +20,11 @@ def check_conversation(tokenizer: PreTrainedTokenizerBase) -> None:
     """Check that prompt, turn and following ids are the ids of the whole conversation."""
     turns = MessageTurns(tokenizer, {})
     prompt = template_ids(tokenizer, [QUESTION], add_generation_prompt=True)
-    whole = template_ids(tokenizer, [QUESTION, ANSWER, REPLY], add_generation_prompt=True)
+    rendered = template_ids(tokenizer, [QUESTION, ANSWER, REPLY], add_generation_prompt=True)
     end = end_of_turn_id(tokenizer)
-    turn = whole[len(prompt) : whole.index(end, len(prompt)) + 1]
-    assert whole[: len(prompt)] == prompt
-    assert [*prompt, *turn, *turns.follow(turn, [REPLY])] == whole
+    turn = rendered[len(prompt) : rendered.index(end, len(prompt)) + 1]
+    assert rendered[: len(prompt)] == prompt
+    assert [*prompt, *turn, *turns.follow(turn, [REPLY])] == rendered
     # A turn that was cut gets its end.
     assert turns.follow(turn[:-1], [REPLY]) == [end, *turns.follow(turn, [REPLY])]
 

@@ -1,4 +1,4 @@
-"""What follows a turn with calls is what the chat template writes there, token by token."""
+"""Tokens that follow a turn with calls, as the chat template writes them."""
 
 from pathlib import Path
 from typing import Any
@@ -68,17 +68,17 @@ def test_prompt_turn_and_results_are_the_tokens_of_the_whole_conversation(name: 
         return ids
 
     messages = conversation(count)
-    whole = render(messages, opening=True)
+    rendered = render(messages, opening=True)
     prompt = render(messages[:1], opening=True)
-    assert whole[: len(prompt)] == prompt
+    assert rendered[: len(prompt)] == prompt
     # The turn through its end, as the policy generates it.
     ends = {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(FAMILIES[PUBLISHED.get(name, name)].end)}
-    end = next(index for index in range(len(prompt), len(whole)) if whole[index] in ends) + 1
-    turn = whole[len(prompt) : end]
+    end = next(index for index in range(len(prompt), len(rendered)) if rendered[index] in ends) + 1
+    turn = rendered[len(prompt) : end]
     results = [ToolResult("add", f"sum {index}") for index in range(count)]
-    assert turns.follow(turn, results) == whole[end:]
+    assert turns.follow(turn, results) == rendered[end:]
     # A turn that ended at a stop string gets its end.
-    assert turns.follow(turn[:-1], results) == whole[end - 1 :]
+    assert turns.follow(turn[:-1], results) == rendered[end - 1 :]
 
 
 def test_a_result_cannot_write_special_tokens() -> None:

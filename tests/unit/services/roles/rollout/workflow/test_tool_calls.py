@@ -57,8 +57,8 @@ class Script:
     async def __call__(self, request: GenerationRequest) -> GeneratedSample:
         self.asked.append(request)
         text = self.turns.pop(0)
-        whole = ids(text + self.end, self.tokenizer)
-        tokens = whole[: request.sampling.max_tokens]
+        rendered = ids(text + self.end, self.tokenizer)
+        tokens = rendered[: request.sampling.max_tokens]
         return GeneratedSample(
             request_id=request.request_id,
             sample=0,
@@ -66,7 +66,7 @@ class Script:
             behaviour_logprobs=[-0.5] * len(tokens),
             engine_logprobs=[-0.25] * len(tokens),
             versions=[3] * len(tokens),
-            finish=FinishReason.LENGTH if len(tokens) < len(whole) else FinishReason.STOP,
+            finish=FinishReason.LENGTH if len(tokens) < len(rendered) else FinishReason.STOP,
             text=self.tokenizer.decode(tokens, skip_special_tokens=True),
         )
 
@@ -119,9 +119,9 @@ async def test_the_result_follows_as_the_template_renders_it_and_is_not_trained_
         {"role": "tool", "name": "add", "content": "3"},
         {"role": "assistant", "content": "3"},
     ]
-    whole = TOKENIZER.apply_chat_template(messages, tools=[ADD], return_dict=False)
+    rendered = TOKENIZER.apply_chat_template(messages, tools=[ADD], return_dict=False)
     prompt = script.asked[0].prompt_tokens
-    assert [*prompt, *result.tokens, *ids("\n")] == whole
+    assert [*prompt, *result.tokens, *ids("\n")] == rendered
     # The second turn continues from all of it, with another seed and the remaining room.
     assert script.asked[1].prompt_tokens == (*prompt, *turn, *answer)
     assert script.asked[0].seeds != script.asked[1].seeds
