@@ -101,11 +101,8 @@ class _Guarded:
 
 def stdio_server() -> dict[str, Any]:
     """Return the field `stdio` of the server."""
-    return {
-        "command": sys.executable,
-        "args": ["-m", "support.mcp_servers", "stdio"],
-        "variables": ["PYTHONPATH"],
-    }
+    # Started by its path: the process has no PYTHONPATH, and this folder is not for its imports.
+    return {"command": sys.executable, "args": ["-P", __file__, "stdio"]}
 
 
 @asynccontextmanager

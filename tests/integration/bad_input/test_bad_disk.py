@@ -90,7 +90,7 @@ def test_disk_filled_by_another_process(tmp_path: Path, small_disks: SmallDisks)
         step = newest(run.folder("bad"))
         filler.unlink()
         run.wait_for_step("bad", max(step, *run.steps("bad")) + 4)
-        assert "there is room again on the disk" in run.output
+        run.wait_until("the report of room", lambda: "there is room again on the disk" in run.output, 60)
         run.send(signal.SIGINT)
         assert run.end(60) == 130, run.output
         assert left_running(tmp_path) == {}

@@ -22,6 +22,8 @@ from support.tiny_jobs import online_job, write_jobs, write_reward
 pytestmark = pytest.mark.timeout(240)
 
 STEPS = 3
+#: More than a replica pulls at a time, so that each has a call.
+PROMPTS = 8
 SAMPLES = 3
 #: Functions that record each call with its process, and return once the file `go` exists.
 FUNCTIONS = """
@@ -81,7 +83,7 @@ def write_job(folder: Path, calls: Path) -> Path:
     job = online_job(
         folder,
         "ranked",
-        {"remax": {"promptsPerStep": 4, "samplesPerPrompt": SAMPLES}},
+        {"remax": {"promptsPerStep": PROMPTS, "samplesPerPrompt": SAMPLES}},
         maxSteps=STEPS,
         data=data,
         rewards=[rank | {"replicas": 2}, write_reward(folder)],
@@ -113,11 +115,11 @@ def check_batch(batch: Batch, tokenizer: Any) -> None:
         members[group].append(
             (tokenizer.decode(tokens).removesuffix(str(tokenizer.eos_token)), column[index])
         )
-    assert [len(samples) for samples in members.values()] == [SAMPLES + 1] * 4
+    assert [len(samples) for samples in members.values()] == [SAMPLES + 1] * PROMPTS
     for samples in members.values():
         assert [reward for _, reward in samples] == expected_rewards([response for response, _ in samples])
     companions = batch.sequence("companion").tolist()
-    assert companions == ([0] * SAMPLES + [1]) * 4
+    assert companions == ([0] * SAMPLES + [1]) * PROMPTS
 
 
 def test_each_call_has_the_samples_of_a_prompt(tmp_path: Path) -> None:

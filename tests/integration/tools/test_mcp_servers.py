@@ -3,8 +3,9 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -19,12 +20,11 @@ from support.mcp_servers import ABSENT, http_server, stdio_server
 pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(bool(ABSENT), reason=ABSENT)]
 
 NAMES = ["add", "describe", "environment", "picture", "fail", "hang", "freeze", "die"]
-VARIABLES = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
 
 
 @asynccontextmanager
 async def server(
-    transport: dict[str, Any], variables: dict[str, str] = VARIABLES, **fields: Any
+    transport: dict[str, Any], variables: Mapping[str, str] = MappingProxyType({}), **fields: Any
 ) -> AsyncIterator[McpServer]:
     spec = McpServerSpec.model_validate({"name": "numbers"} | transport | fields)
     async with McpServer(spec, variables) as opened:
@@ -149,10 +149,8 @@ async def test_a_token_is_sent_as_a_bearer_token() -> None:
 
 
 async def test_a_process_gets_only_the_variables_that_the_job_names() -> None:
-    variables = VARIABLES | {"KEY": "1234", "OTHER": "5678"}
-    stdio = stdio_server()
-    stdio["variables"] = [*stdio["variables"], "KEY"]
-    async with server({"stdio": stdio}, variables) as numbers:
+    variables = {"KEY": "1234", "OTHER": "5678"}
+    async with server({"stdio": stdio_server() | {"variables": ["KEY"]}}, variables) as numbers:
         assert await numbers.invoke("environment", {"name": "KEY"}) == "1234"
         assert await numbers.invoke("environment", {"name": "OTHER"}) == "not set"
 
