@@ -36,6 +36,7 @@ FIXED: list[tuple[str, Any]] = [
     ("algorithm", {"algorithm": {"ppo": None, "rloo": {}}, "reference": None}),
     ("policy", {"policy": {"model": {"config": {"architecture": {"hidden_size": 128}}}}}),
     ("policy", {"policy": {"model": {"config": {"architecture": {"new": {"deep": 1}}}}}}),
+    ("policy", {"policy": {"chatTemplate": {"text": "{{ messages }}"}}}),
     ("data", {"data": {"prompts": {"limit": 5}}}),
     ("data", {"data": {"prompts": {"source": {"path": "other.jsonl"}}}}),
     ("trainer.ranks", {"trainer": {"ranks": 2}}),

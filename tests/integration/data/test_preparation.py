@@ -332,6 +332,42 @@ def test_chat_rows_and_a_tokenizer_without_template_or_pad_token(tmp_path: Path,
     assert again.model_folder("policy") == policy
 
 
+def test_the_chat_template_of_the_job(tmp_path: Path, run_dir: Path) -> None:
+    """Check that it replaces the model's own one in rows and in the prepared policy, also from a file."""
+    messages = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]
+    data = rows(tmp_path, [{"messages": messages}]) | {"format": {"chat": {}}}
+    first = prepare(sft(data), tmp_path / "first", {}).model_folder("policy")
+    own = load_tokenizer(first, "first").chat_template
+    template = (
+        "{% for message in messages %}{{ message.role | title + ':\n\n' + message.content + '\n\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:\n\n' }}{% endif %}"
+    )
+    file = tmp_path / "template.jinja"
+    file.write_text(template)
+    for folder, source in ((run_dir, {"text": template}), (tmp_path / "second", {"path": str(file)})):
+        policy = {"model": {"path": str(first)}, "chatTemplate": source}
+        prepared = prepare(sft(data, policy=policy), folder, {})
+        assert prepared.train[0].prompt_text == "User:\n\n1+1=\n\nAssistant:\n\n"
+        assert load_tokenizer(prepared.model_folder("policy"), "policy").chat_template == template
+        assert (prepared.model_folder("policy") / "model.safetensors").is_symlink()
+    assert load_tokenizer(first, "first").chat_template == own != template
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"text": "\n{% for m in messages %}"}, r"chatTemplate.text: line 2: Unexpected end of template"),
+        ({"path": "absent.jinja"}, r"chatTemplate.path: absent.jinja cannot be read: .*No such file"),
+    ],
+)
+def test_chat_templates_that_cannot_be_used(
+    tmp_path: Path, run_dir: Path, source: dict[str, str], message: str
+) -> None:
+    policy = {"model": from_config(), "chatTemplate": source}
+    with pytest.raises(DataError, match=r"spec\.policy\." + message):
+        prepare(sft(rows(tmp_path, SUMS), policy=policy), run_dir, {})
+
+
 def test_truncated_and_dropped_rows_are_counted(tmp_path: Path, run_dir: Path) -> None:
     lines = [{"prompt": "1" * 4, "response": "2"}, {"prompt": "3" * 9 + "4", "response": "2"}]
     data = rows(tmp_path, lines) | {"maxTokens": 5}

@@ -97,7 +97,22 @@ class Model(SpecUnion):
     config: ModelFromConfig | None = Field(None, description="Random weights of the given architecture.")
 
 
+class ChatTemplateSource(SpecUnion):
+    """A Jinja template that renders messages, and tools, as Hugging Face tokenizers do."""
+
+    text: str | None = Field(None, min_length=1, max_length=65_536, description="The template itself.")
+    path: FilePath | None = Field(
+        None,
+        description="A file with the template; relative to the job's file on one machine.",
+    )
+
+
 class Policy(SpecModel):
     """The model to align."""
 
     model: Model = Field(description="Initial weights.")
+    chat_template: ChatTemplateSource | None = Field(
+        None,
+        description="Replaces the chat template of the policy's tokenizer, in the job and in its result. "
+        "null: the tokenizer's own, or a plain one where it has none.",
+    )

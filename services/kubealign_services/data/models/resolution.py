@@ -12,7 +12,7 @@ from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.algorithms.evaluation import CHECKPOINTS_PATH
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
-from kubealign.spec.sections.models import Model, ModelFromConfig
+from kubealign.spec.sections.models import ChatTemplateSource, Model, ModelFromConfig
 from kubealign.spec.sections.training import HeadInit
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.context_length import context_length
@@ -31,7 +31,7 @@ from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.models.text_rewards import TextReward, check_text_reward, log_text_reward
 from kubealign_services.data.prepared_files import checkpoint_role
 from kubealign_services.data.sources.job_datasets import JobDatasets
-from kubealign_services.data.tokenization.chat_template import ensure_chat_template
+from kubealign_services.data.tokenization.chat_template import ensure_chat_template, read_chat_template
 from kubealign_services.data.tokenization.tokenizers import (
     check_same_vocabulary,
     check_vocabulary,
@@ -82,7 +82,9 @@ def resolve_models(
         if key not in resolved:
             resolved[key] = _resolve_folder(job, model, path, data, folder / role, results)
             if role == "policy":
-                resolved[key] = _with_complete_tokenizer(resolved[key], path, _uses_chat(job), folder / role)
+                resolved[key] = _with_complete_tokenizer(
+                    resolved[key], path, folder / role, _uses_chat(job), job.spec.policy.chat_template
+                )
         folders[role] = resolved[key]
     tokenizer = load_tokenizer(folders["policy"], "spec.policy.model")
     configs = {role: load_model_config(folders[role], path) for role, (path, _) in required.items()}
@@ -171,20 +173,24 @@ def _uses_chat(job: AlignmentJob) -> bool:
     return any(getattr(data.value.format, "chat", None) is not None for data in sets)
 
 
-def _with_complete_tokenizer(source: Path, spec_path: str, chats: bool, folder: Path) -> Path:
+def _with_complete_tokenizer(
+    source: Path, spec_path: str, folder: Path, chats: bool, template: ChatTemplateSource | None
+) -> Path:
     """Return the source, or a folder of links to its files with a completed tokenizer.
 
-    The tokenizer is completed where it lacks a pad token or a required chat template. Results inherit that
-    tokenizer.
+    The tokenizer is completed where it lacks a pad token or a required chat template, and where the job has a
+    chat template of its own. Results inherit that tokenizer.
     """
     tokenizer = load_tokenizer(source, spec_path)
+    if template is not None:
+        tokenizer.chat_template = read_chat_template(template)
     lacks_pad = ensure_pad_token(tokenizer)
     if lacks_pad:
         log.info("the tokenizer has no pad token: its end-of-sequence token is used")
     lacks_template = chats and ensure_chat_template(tokenizer)
     if lacks_template:
         log.info("the tokenizer has no chat template: the plain template is used")
-    if not lacks_pad and not lacks_template:
+    if not lacks_pad and not lacks_template and template is None:
         return source
     # The tokenizer is saved before the links are made, so that nothing is written through a link.
     tokenizer.save_pretrained(folder)

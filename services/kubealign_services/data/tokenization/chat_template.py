@@ -4,11 +4,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
+from kubealign.spec.sections.models import ChatTemplateSource
 from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.rows.example import Example, Message
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
@@ -37,6 +40,22 @@ def ensure_chat_template(tokenizer: PreTrainedTokenizerBase) -> bool:
         return False
     tokenizer.chat_template = _plain_template(tokenizer)
     return True
+
+
+def read_chat_template(source: ChatTemplateSource) -> str:
+    """Return the chat template of the job. Raises DataError where it cannot be read or is no template."""
+    path, text = f"spec.policy.chatTemplate.{source.member}", source.text
+    if text is None:
+        try:
+            text = Path(str(source.path)).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: {source.path} cannot be read: {error}") from error
+    try:
+        # Without conversations it only compiles the template.
+        render_jinja_template([], chat_template=text)
+    except jinja2.TemplateSyntaxError as error:
+        raise DataError(f"{path}: line {error.lineno}: {error.message}") from error
+    return text
 
 
 def has_plain_template(tokenizer: PreTrainedTokenizerBase) -> bool:
