@@ -21,7 +21,10 @@ from tests.bench.recipes.sides import run_recipe
 SEEDS = (1, 2, 3)
 PEER_SEEDS = (1,)
 #: Order of the recipes: those that others need come first.
-_ORDER = ("grpo", "reward-model", "sft", "dpo", "rloo", "distillation", "ppo")
+_ORDER = (
+    *("grpo", "reward-model", "sft", "dpo", "rloo", "distillation", "ppo"),
+    *("reasoning-gym", "tool-calls"),
+)
 
 
 def missing_runs(
@@ -34,7 +37,7 @@ def missing_runs(
     """
     for seed in SEEDS:
         for name in (name for name in _ORDER if name in names):
-            sides = (OURS, PEER) if seed in PEER_SEEDS else (OURS,)
+            sides = (OURS, PEER) if seed in PEER_SEEDS and RECIPES[name].peer else (OURS,)
             for side in sides:
                 records = read_records(folder, name, side)
                 if not any(each.seed == seed and each.others_cores <= max_others_cores for each in records):

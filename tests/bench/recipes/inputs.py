@@ -42,8 +42,11 @@ def write_inputs(folder: Path, texts: Path) -> Inputs:
             raise RuntimeError(f"{source} is missing: {remedy}")
     if not (inputs.model / "tokenizer.json").is_file():
         _run(_EXAMPLE / "make_model.py", _GGUF, "--out", inputs.model)
+    recipes = _EXAMPLE / "recipes"
     _run(_EXAMPLE / "make_data.py", "--out", inputs.rows(Data.SUMS))
-    _run(_EXAMPLE / "recipes" / "make_pairs.py", texts / _PREFERENCES, "--out", inputs.rows(Data.PAIRS))
+    _run(recipes / "make_pairs.py", texts / _PREFERENCES, "--out", inputs.rows(Data.PAIRS))
+    _run(recipes / "make_questions.py", "--out", inputs.rows(Data.QUESTIONS))
+    _run(recipes / "make_products.py", "--out", inputs.rows(Data.PRODUCTS))
     return inputs
 
 

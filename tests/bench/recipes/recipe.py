@@ -1,4 +1,4 @@
-"""Recipes whose results are published: their job files, their inputs, and TRL's counterpart."""
+"""Recipes whose results are published: their job files, their inputs, and their counterparts in TRL."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +12,16 @@ JOBS = ROOT / "examples" / "smollm2" / "recipes"
 
 
 class Data(StrEnum):
-    """Rows of a recipe. pairs: correct and wrong solutions of GSM8K's questions. sums: two-digit sums."""
+    """Rows of a recipe.
+
+    pairs: correct and wrong solutions of GSM8K's questions. sums: two-digit sums. questions: those of
+    reasoning-gym. products: of two-digit numbers.
+    """
 
     PAIRS = "pairs"
     SUMS = "sums"
+    QUESTIONS = "questions"
+    PRODUCTS = "products"
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,10 @@ class Recipe:
     """One recipe.
 
     Args:
-        job: Name of the AlignmentJob in the file `NAME.yaml`.
+        job: Name of the last AlignmentJob in the file `NAME.yaml`.
         measures: The first one is the result, on held-out rows.
         peer: Module of `trl_side` that performs the recipe, in the environment `peer_environment` of .venv
-            (empty: .venv itself).
+            (empty: .venv itself). Empty: kubealign alone runs the recipe.
         needs: Parameter of the job file -> recipe whose result with seed 1 it names.
         remark: Differences of the two sides that remain, and what the curves show.
     """
@@ -49,7 +55,7 @@ class Recipe:
     data: Data
     steps: int
     measures: Sequence[Measure]
-    peer: str
+    peer: str = ""
     peer_name: str = "TRL 1.16"
     peer_environment: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)
@@ -169,6 +175,28 @@ RECIPES = {
             needs={"TEACHER": "grpo"},
             remark="The teacher is kubealign's result of GRPO, which answers 0.56 of these sums. The "
             "standard error of a share of 64 sums is 0.06: the results agree.",
+        ),
+        Recipe(
+            "reasoning-gym",
+            "GRPO in an environment of reasoning-gym",
+            "smollm2-reasoning-gym",
+            Data.QUESTIONS,
+            16,
+            (
+                Measure("val/reward/gym", "reward on 64 held-out questions"),
+                Measure("reward/mean", "reward of the step's responses"),
+            ),
+        ),
+        Recipe(
+            "tool-calls",
+            "GRPO with a tool",
+            "smollm2-tool-calls",
+            Data.PRODUCTS,
+            12,
+            (
+                Measure("val/reward/right", "right answers to 64 held-out products, share"),
+                Measure("rollout/turns", "turns of a response"),
+            ),
         ),
     )
 }

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from transformers.utils import get_json_schema
 
 from kubealign.local.run_dir.spec_diff import job_document
 from kubealign.spec.loading.loader import load_jobs
@@ -128,7 +129,7 @@ def test_rewards_of_word_problems() -> None:
         ("constitutional/jobs.yaml", 6),
         ("smollm2/jobs.yaml", 1),
         *(
-            (f"smollm2/recipes/{path.name}", 1)
+            (f"smollm2/recipes/{path.name}", 2 if path.name == "tool-calls.yaml" else 1)
             for path in sorted((EXAMPLES / "smollm2/recipes").glob("*.yaml"))
         ),
     ],
@@ -170,6 +171,24 @@ def test_pairs_of_conversations_are_held_out_by_question(tmp_path: Path) -> None
     assert [row["messages"] for row in with_answers] == [
         row["chosen"] for row in rows(tmp_path / "held_preferences.jsonl")
     ]
+
+
+def test_products_are_held_out_and_demonstrated_with_the_tool_of_the_job(tmp_path: Path) -> None:
+    module("smollm2/recipes/make_products.py").make_products(tmp_path)
+    names = ("demonstrations", "prompts", "held")
+    demonstrations, prompts, held = (rows(tmp_path / f"{name}.jsonl") for name in names)
+    questions = [row["messages"][0]["content"] for row in (*demonstrations, *prompts, *held)]
+    assert len(questions) == len({*questions}) == 89 * 89
+    assert (len(demonstrations), len(held)) == (256, 64)
+    path = EXAMPLES / "smollm2/recipes/tool-calls.yaml"
+    demonstrating, _ = load_jobs(path, {})
+    multiply = module("smollm2/recipes/tools.py").multiply
+    assert demonstrating.spec.data.value.values["tools"] == [get_json_schema(multiply)]
+    for row in demonstrations:
+        question, call, result, answer = row["messages"]
+        arguments = call["tool_calls"][0]["function"]["arguments"]
+        assert question["content"] == "What is {a} times {b}?".format(**arguments)
+        assert result["content"] == answer["content"] == row["answer"] == str(multiply(**arguments))
 
 
 def test_rewards_of_the_iterative_example(tmp_path: Path) -> None:

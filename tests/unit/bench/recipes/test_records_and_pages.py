@@ -66,7 +66,9 @@ def test_lines_of_a_step_are_merged_and_other_metrics_dropped() -> None:
 
 def test_runs_without_a_record_are_left_in_an_order_that_their_needs_allow(tmp_path: Path) -> None:
     runs = [(recipe.name, side, seed) for recipe, side, seed in missing_runs(tmp_path, list(RECIPES))]
-    assert len(runs) == len(set(runs)) == len(RECIPES) * 4
+    with_peer = [name for name, recipe in RECIPES.items() if recipe.peer]
+    assert len(runs) == len(set(runs)) == len(RECIPES) * 3 + len(with_peer)
+    assert {name for name, side, _ in runs if side == PEER} == {*with_peer}
     for name, recipe in RECIPES.items():
         for needed in recipe.needs.values():
             assert runs.index((needed, OURS, 1)) < min(runs.index((name, side, 1)) for side in (OURS, PEER))
@@ -110,6 +112,16 @@ def test_recipe_without_a_run_of_the_peer_has_a_page() -> None:
     assert not [
         each for each in plot_arguments((RECIPES["grpo"], [record(OURS, 1, 0.5)], [])) if "TRL" in each
     ]
+
+
+def test_recipe_without_a_peer_has_a_page_that_names_none() -> None:
+    recipe = RECIPES["tool-calls"]
+    row = {"step": 0, "val/reward/right": 0.1, "seconds/step": 6.0, "rollout/turns": 2.0}
+    run = RunRecord("tool-calls", OURS, 1, "run it", "2026-01-02 03:04", 9.0, 0.1, MACHINE, [row])
+    pages = render_pages([(recipe, [run], [])])
+    assert "TRL" not in pages["tool-calls.md"]
+    assert "(../../examples/smollm2/recipes/tool-calls.yaml).\n" in pages["tool-calls.md"]
+    assert "| 0.100 | 0.100 | - | 6.0 | - |" in pages["README.md"]
 
 
 def test_published_pages_state_the_records() -> None:
