@@ -142,6 +142,7 @@ from kubealign.spec.validation_checks import (
 )
 from kubealign.spec.workflows.environments import ENVIRONMENT_KINDS, NO_CHAT_BEFORE_TURN, EnvironmentSpec
 from kubealign.spec.workflows.tool_calls import MCP_EXAMPLE, MCP_TRANSPORTS, McpServerSpec, ToolCallsSpec
+from kubealign_operator.crd.branch_rules import branch_rules
 from kubealign_operator.crd.cel import CelRule, cel_string
 from kubealign_operator.crd.inference_server_rules import inference_server_rules
 from kubealign_operator.crd.tool_call_rules import tool_calls_rules
@@ -561,6 +562,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     Rollout: [
         *inference_server_rules(),
+        *branch_rules(),
         CelRule(
             "self.minReplicas <= self.replicas",
             "must be at most replicas",

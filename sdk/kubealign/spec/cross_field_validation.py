@@ -39,6 +39,7 @@ from kubealign.spec.sections.rollout import (
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation
 from kubealign.spec.validation_checks import VALIDATION_CHECKS, FieldProblem
+from kubealign.spec.workflows.branch_checks import check_branches
 from kubealign.spec.workflows.tool_call_checks import check_tool_calls
 
 if TYPE_CHECKING:
@@ -743,6 +744,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_reference_sample,
     _check_in_flight,
     check_tool_calls,
+    check_branches,
     _check_routing_replay,
     _check_expert_adapters,
     _check_critic_expert_adapters,

@@ -89,6 +89,11 @@ class PreparationReport(BaseModel):
         own = [] if self.validation is None else [self.validation]
         return [self.train, *own, *self.validation_sets.values()]
 
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt of all data sets."""
+        return max(part.longest_prompt for part in self.parts)
+
 
 @dataclass(frozen=True)
 class PreparedRow:

@@ -42,6 +42,8 @@ class AlgorithmSpec(SpecModel):
     online: ClassVar[bool] = False
     #: True if `rollout.workflow` produces the samples.
     runs_workflows: ClassVar[bool] = False
+    #: True if a response that a workflow produces may have several sequences.
+    accepts_branches: ClassVar[bool] = False
     #: Needs rollout workers, even without sampled validation.
     samples: ClassVar[bool] = False
     #: Adds one response of the reference model to the samples of each prompt.

@@ -31,6 +31,7 @@ class EvaluateSpec(AlgorithmSpec):
     """Measures the job's validation on the policy, and on further weights of it, without training."""
 
     runs_workflows: ClassVar[bool] = True
+    accepts_branches: ClassVar[bool] = True
     samples: ClassVar[bool] = True
     rewards: ClassVar[Requirement] = Requirement.ALLOWED
     data: ClassVar[str] = "prompts"

@@ -27,6 +27,7 @@ STALE_DUAL_CLIP = 3.0
 class OnPolicySpec(OnlineSpec):
     """Fields of all algorithms with sampling, rewards, advantages and a policy loss."""
 
+    accepts_branches: ClassVar[bool] = True
     #: Normalises the advantages of tokens, not those of whole responses.
     token_advantages: ClassVar[bool] = False
     #: Allows a baseline for each token as the center of the advantages.

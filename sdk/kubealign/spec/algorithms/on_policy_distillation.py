@@ -67,6 +67,7 @@ class OnPolicyDistillationSpec(ClippedRatioSpec):
     )
     rewards: ClassVar[Requirement] = Requirement.ALLOWED
     token_advantages: ClassVar[bool] = True
+    accepts_branches: ClassVar[bool] = False
     several_teachers: ClassVar[bool] = True
     reference_model: ClassVar[Requirement] = Requirement.NEEDED
 

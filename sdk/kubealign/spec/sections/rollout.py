@@ -226,6 +226,13 @@ FULL_SOFTMAX_ONLY = (
 )
 
 
+#: Most sequences of a response, which one message carries.
+MAX_SEQUENCES_PER_SAMPLE = 256
+
+#: Message for sequences that no workflow begins.
+NOTHING_BRANCHES = "only workflow.function begins further sequences: set it, or write 1"
+
+
 class Rollout(SpecModel):
     """Rollout workers, which generate responses."""
 
@@ -264,6 +271,13 @@ class Rollout(SpecModel):
     )
     workflow: WorkflowSpec | None = Field(
         None, description="Multi-turn responses; null: each response is generated in a single turn."
+    )
+    max_sequences_per_sample: int = Field(
+        1,
+        ge=1,
+        le=MAX_SEQUENCES_PER_SAMPLE,
+        description="Maximum number of sequences of a response: its first and those that workflow.function "
+        "begins with episode.branch.",
     )
     scoring: SampleScoring | None = Field(
         None,
@@ -322,7 +336,9 @@ class Rollout(SpecModel):
 
     @model_validator(mode="after")
     def _quorum(self) -> "Rollout":
-        """Check minReplicas, that a workflow uses the egress, and that the placement allows the template."""
+        """Check minReplicas, that a workflow uses the egress and the sequences, and that the placement allows
+        the template.
+        """
         if self.min_replicas > self.replicas:
             raise field_errors(
                 "Rollout",
@@ -330,6 +346,9 @@ class Rollout(SpecModel):
             )
         if self.egress and self.workflow is None and self.engine.openai is None:
             raise field_errors("Rollout", (("egress",), self.egress, NOTHING_CONNECTS))
+        if self.max_sequences_per_sample > 1 and not (self.workflow and self.workflow.can_branch):
+            problem = (("maxSequencesPerSample",), self.max_sequences_per_sample, NOTHING_BRANCHES)
+            raise field_errors("Rollout", problem)
         if self.placement is not RolloutPlacement.OWN:
             require_pods_of_its_own(self, f"workers {self.placement} have no pods of their own", "trainer")
         ranks = 1 if self.engine.torch is None else self.engine.torch.tensor_parallel

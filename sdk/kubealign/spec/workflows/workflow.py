@@ -136,6 +136,11 @@ class WorkflowSpec(SpecUnion):
     )
 
     @property
+    def can_branch(self) -> bool:
+        """True if the workflow can begin further sequences of a response."""
+        return self.function is not None
+
+    @property
     def gives_rewards(self) -> bool:
         """True if the workflow can give its response a reward."""
         return self.function is not None or self.environment is not None

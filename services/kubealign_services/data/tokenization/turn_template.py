@@ -38,6 +38,18 @@ class TurnTemplate:
         """
         return str(self._apply(messages, rejected, tokenize=False))
 
+    def ids(self, messages: Sequence[Message], rejected: str) -> list[int]:
+        """Return the ids of messages, with the opening of an answer.
+
+        Special tokens in a message are encoded as text.
+
+        Args:
+            rejected: As in `text`.
+
+        Raises DataError where the template rejects the messages.
+        """
+        return list(self._apply(messages, rejected, tokenize=True))
+
     def ids_after(self, before: str, messages: Sequence[Message], rejected: str, boundary: str) -> list[int]:
         """Return the ids of messages, with the opening of an answer, after the text `before`.
 
@@ -50,7 +62,7 @@ class TurnTemplate:
 
         Raises DataError where the template rejects the messages, or no token begins after `before`.
         """
-        ids = list(self._apply(messages, rejected, tokenize=True))
+        ids = self.ids(messages, rejected)
         prefix = list(self.tokenizer(before, add_special_tokens=False)["input_ids"])
         if ids[: len(prefix)] != prefix:
             raise self.no_boundary(boundary)

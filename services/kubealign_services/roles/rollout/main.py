@@ -6,13 +6,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from kubealign.process_settings import ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import InFlightPolicy, Rollout
-from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.prepared import PreparedJob, load_prepared
 from kubealign_services.data.rows.field_mapping import chat_template_kwargs
 from kubealign_services.generation.contract import Generator
 from kubealign_services.messaging.contract import Bus
@@ -28,6 +26,7 @@ from kubealign_services.roles.rollout.weights import (
     read_folder_weights,
 )
 from kubealign_services.roles.rollout.worker import RolloutWorker
+from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.roles.rollout.workflow.factory import open_sample_producer
 from kubealign_services.runtime.process.context import ProcessContext
@@ -65,7 +64,7 @@ async def serve(context: ProcessContext, open_engine: OpenEngine = open_generato
             stored = FolderWeights(generator, version_folders(context.job, prepared))
             await stored.load()
             reloading = stored.reload_after_loss(generator.wait_for_weight_loss, stored.load)
-            await _run_worker(context, bus, generator, rollout, prepared.tokenizer, stored, reloading)
+            await _run_worker(context, bus, generator, rollout, prepared, stored, reloading)
             return
 
         async def load_base() -> None:
@@ -85,7 +84,7 @@ async def serve(context: ProcessContext, open_engine: OpenEngine = open_generato
                 bus,
                 generator,
                 rollout,
-                prepared.tokenizer,
+                prepared,
                 refit,
                 refit.run(),
                 recover_weights(refit, generator.wait_for_weight_loss, load_base),
@@ -98,7 +97,7 @@ async def _run_worker(
     bus: Bus,
     generator: Generator,
     rollout: Rollout,
-    tokenizer: PreTrainedTokenizerBase,
+    prepared: PreparedJob,
     weights: WorkerWeights,
     *others: Coroutine[Any, Any, None],
     servicers: Sequence[object] = (),
@@ -116,8 +115,18 @@ async def _run_worker(
         tools = load_tools(context.job, context.settings.run_dir)
         variables = chat_template_kwargs(context.job.spec.data.value)
         episode_rewards = context.job.spec.episode_rewards
+        branching = Branching(
+            prepared.tokenizer, rollout.max_sequences_per_sample, prepared.report.longest_prompt, variables
+        )
         async with open_sample_producer(
-            rollout.workflow, generator, name, tokenizer, episode_rewards, tools, variables
+            rollout.workflow,
+            generator,
+            name,
+            prepared.tokenizer,
+            episode_rewards,
+            tools,
+            variables,
+            branching,
         ) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
             worker.on_skip = lambda reason: context.metrics.skipped_work_items.labels(reason).inc()

@@ -73,6 +73,7 @@ def to_rollout(
     first_sample: int = 0,
     loss_mask: Sequence[int] | None = None,
     temperature: float | None = None,
+    sequences: Batch | None = None,
 ) -> rollout_pb2.Rollout:
     """Return the message of one finished sample, with columns as in rollout.proto.
 
@@ -82,8 +83,38 @@ def to_rollout(
         temperature: Temperature of the log-probabilities; None: the item's sampling temperature, 1 if that
             is 0. Greedy samples of a group keep the group's, since their baseline estimates the return of
             the policy at that temperature.
+        sequences: Sequences of an episode that has several; the sample is the last of them. None: the sample
+            follows the item's prompt.
     """
-    prompt = list(item.prompt_tokens)
+    if sequences is None:
+        name = f"{item.group_id}#{first_sample + sample.sample}"
+        sequences = to_sequence(item.prompt_tokens, sample, name, loss_mask)
+    return rollout_pb2.Rollout(
+        fence=item.fence,
+        group_id=item.group_id,
+        attempt=item.attempt,
+        sample=first_sample + sample.sample,
+        worker=worker,
+        sequence=encode(sequences),
+        finish_reason=rollout_pb2.FINISH_REASON_STOP
+        if sample.finish is FinishReason.STOP
+        else rollout_pb2.FINISH_REASON_LENGTH,
+        columns=item.columns,
+        purpose=item.purpose,
+        seconds=sample.seconds,
+        response=sample.text,
+        temperature=(item.sampling.temperature or 1.0) if temperature is None else temperature,
+    )
+
+
+def to_sequence(
+    prompt: Sequence[int], sample: GeneratedSample, name: str, loss_mask: Sequence[int] | None = None
+) -> Batch:
+    """Return a prompt and its response as a batch of one sequence, with the token columns of rollout.proto.
+
+    Args:
+        loss_mask: As in `to_rollout`.
+    """
     prompt_length = len(prompt)
 
     def column(values: list[float]) -> torch.Tensor:
@@ -99,27 +130,11 @@ def to_rollout(
     }
     if sample.routing is not None:
         columns[ROUTING] = routing_column(sample.routing, prompt_length + len(sample.tokens))
-    sequence = Batch(
-        tokens=torch.tensor(prompt + sample.tokens, dtype=torch.int32),
+    return Batch(
+        tokens=torch.tensor([*prompt, *sample.tokens], dtype=torch.int32),
         cu_seqlens=torch.tensor([0, prompt_length + len(sample.tokens)], dtype=torch.int32),
-        sample_ids=[f"{item.group_id}#{first_sample + sample.sample}"],
+        sample_ids=[name],
         token_columns=columns,
-    )
-    return rollout_pb2.Rollout(
-        fence=item.fence,
-        group_id=item.group_id,
-        attempt=item.attempt,
-        sample=first_sample + sample.sample,
-        worker=worker,
-        sequence=encode(sequence),
-        finish_reason=rollout_pb2.FINISH_REASON_STOP
-        if sample.finish is FinishReason.STOP
-        else rollout_pb2.FINISH_REASON_LENGTH,
-        columns=item.columns,
-        purpose=item.purpose,
-        seconds=sample.seconds,
-        response=sample.text,
-        temperature=(item.sampling.temperature or 1.0) if temperature is None else temperature,
     )
 
 

@@ -12,15 +12,16 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.generation.contract import (
-    FinishReason,
     GeneratedSample,
     GenerationRequest,
     Generator,
     RequestRefused,
 )
+from kubealign_services.roles.rollout.episode_messages import episode_to_rollout
 from kubealign_services.roles.rollout.messages import GroupPart, to_rollout
+from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow
-from kubealign_services.roles.rollout.workflow.episode import Episode, EpisodeReward, Transcript
+from kubealign_services.roles.rollout.workflow.episode import Episode
 from kubealign_services.scoring.purposes import TRAINING, is_validation
 
 
@@ -63,12 +64,15 @@ class MultiTurn:
         workflow: EpisodeWorkflow,
         tokenizer: PreTrainedTokenizerBase,
         episode_rewards: Mapping[str, str],
+        branching: Branching | None = None,
     ) -> None:
         """Set up the producer.
 
         Args:
             episode_rewards: Reward of the job -> name under which episodes give it.
+            branching: Limits of the sequences of an episode; None: it has one.
         """
+        self._branching = branching
         self._episode_rewards = dict(episode_rewards)
         self._single_turn = SingleTurn(generator, worker)
         self._generator, self._worker = generator, worker
@@ -107,15 +111,12 @@ class MultiTurn:
         context = json.loads(item.columns)
         prompt, columns = context["prompt"], context["columns"]
         names = self._episode_rewards.values()
-        episode = Episode(prompt, columns, request, self._tokenizer, self._generate, deadline, names)
+        episode = Episode(
+            prompt, columns, request, self._tokenizer, self._generate, deadline, names, self._branching
+        )
         episode.group_seed = xxhash.xxh3_64_intdigest(f"{item.purpose}:{item.group_id}".encode()) >> 1
         await self._workflow(episode)
-        rollout = episode_to_rollout(item, part, index, episode.transcript, self._worker)
-        rollout.episode_rewards.extend(
-            to_episode_reward(source, episode.transcript.rewards.get(name), len(item.prompt_tokens))
-            for source, name in self._episode_rewards.items()
-        )
-        return rollout
+        return episode_to_rollout(item, part, index, episode.sequences, self._worker, self._episode_rewards)
 
     async def _generate(self, request: GenerationRequest) -> GeneratedSample:
         """Generate one sample of a request."""
@@ -123,46 +124,3 @@ class MultiTurn:
             async for sample in samples:
                 return sample
         raise RequestRefused(f"nothing was generated for {request.request_id}")
-
-
-def to_episode_reward(
-    source: str, reward: EpisodeReward | None, prompt_tokens: int
-) -> rollout_pb2.EpisodeReward:
-    """Return the message of a reward that a workflow has given; None: it has given none.
-
-    Args:
-        source: Name of the job's reward.
-    """
-    if reward is None:
-        return rollout_pb2.EpisodeReward(source=source)
-    return rollout_pb2.EpisodeReward(
-        source=source,
-        reward=reward.total,
-        turns=[
-            rollout_pb2.TurnReward(token=prompt_tokens + position - 1, reward=value)
-            for position, value in reward.turns
-        ],
-        metrics=reward.metrics,
-        explanation=reward.explanation,
-    )
-
-
-def episode_to_rollout(
-    item: rollout_pb2.WorkItem, part: GroupPart, index: int, transcript: Transcript, worker: str
-) -> rollout_pb2.Rollout:
-    """Return the message of a transcript."""
-    sample = GeneratedSample(
-        request_id=part.request.request_id,
-        sample=index,
-        tokens=transcript.tokens,
-        behaviour_logprobs=transcript.behaviour_logprobs,
-        engine_logprobs=transcript.engine_logprobs,
-        versions=transcript.versions,
-        finish=FinishReason.LENGTH if transcript.truncated else FinishReason.STOP,
-        text=transcript.text,
-        seconds=transcript.seconds,
-        routing=transcript.routing,
-    )
-    rollout = to_rollout(item, sample, worker, part.first_sample, transcript.loss_mask)
-    rollout.turns, rollout.tool_errors = transcript.turns, transcript.tool_errors
-    return rollout

@@ -22,7 +22,7 @@ _BYTES_PER_GROUP_SAMPLE = 256
 
 def max_sequence_tokens(job: AlignmentJob, report: PreparationReport) -> int:
     """Return the number of tokens of the longest prompt and response that the job can produce."""
-    return max(part.longest_prompt for part in report.parts) + job.spec.max_sampled_tokens
+    return report.longest_prompt + job.spec.max_sampled_tokens
 
 
 def check_payload_limits(

@@ -13,7 +13,7 @@ class EpisodeWorkflow(Protocol):
     """Procedure that produces a response in several turns."""
 
     async def __call__(self, episode: Episode) -> None:
-        """Produce the response: have the policy generate at least once.
+        """Produce the response: have the policy generate at least once, in the episode or a branch of it.
 
         Raises WorkflowFailed, RequestRefused.
         """

@@ -70,5 +70,5 @@ class CustomWorkflow:
         # Any error of the function fails this response only.
         except Exception as error:
             raise WorkflowFailed(f"workflow {self._called} raised {type(error).__name__}: {error}") from error
-        if episode.transcript.turns == 0:
+        if not episode.sequences:
             raise WorkflowFailed(f"workflow {self._called} ended without a call of episode.generate")

@@ -1,8 +1,10 @@
-"""Episode: one response of several turns, alternating between policy and environment."""
+"""Episode: one response of several turns, alternating between policy and environment, in one sequence or
+several.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,14 @@ import xxhash
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections.rewards import DEFAULT_REWARD
+from kubealign_services.data.rows.example import Message
 from kubealign_services.generation.contract import (
     FinishReason,
     GeneratedSample,
     GenerationRequest,
     SamplingParameters,
 )
+from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.scoring.functions.results import InvalidResult, check_results
 from kubealign_services.training.expert_routing import Routing
 
@@ -83,7 +87,8 @@ class Episode:
 
     `columns` are the row's. `reward_names` are the names that the job's rewards take from episodes.
 
-    The response has at most max_tokens tokens, including the environment's.
+    The response has at most max_tokens tokens, including the environment's. `branch` begins another sequence
+    of the episode, with a prompt of its own; it is an episode with the same interface.
     """
 
     def __init__(
@@ -95,12 +100,14 @@ class Episode:
         generate: GenerateSample,
         deadline: float | None = None,
         reward_names: Collection[str] = (),
+        branching: Branching | None = None,
     ) -> None:
         """Set up an episode.
 
         Args:
             request: Request of this one sample; the seeds of its turns derive from its seed.
             deadline: time.monotonic() at which a custom workflow is cancelled; None: never.
+            branching: Limits of its sequences; None: it has one.
         """
         self.deadline = deadline
         #: Seed of 63 bits that all samples of the group share.
@@ -109,6 +116,9 @@ class Episode:
         self.reward_names = frozenset(reward_names)
         self.transcript = Transcript()
         self._request, self._tokenizer, self._generate = request, tokenizer, generate
+        self._branching = branching
+        # All sequences of the episode, in the order in which they begin; one list for all of them.
+        self._begun: list[Episode] = [self]
 
     def call_engine_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have `generate` call the engine on this event loop, for a workflow that runs on another one."""
@@ -131,6 +141,81 @@ class Episode:
     def room(self) -> int:
         """Number of tokens that the response may still get."""
         return self._request.sampling.max_tokens - len(self.transcript.tokens)
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        """Ids of the prompt."""
+        return self._request.prompt_tokens
+
+    @property
+    def sequences(self) -> list["Episode"]:
+        """Sequences of the whole episode in which the policy has generated, in the order in which they
+        began: this one, if it is the first, then the branches.
+        """
+        return [sequence for sequence in self._begun if sequence.transcript.turns > 0]
+
+    def branch(
+        self,
+        *,
+        messages: Sequence[Message] | None = None,
+        text: str | None = None,
+        tokens: Sequence[int] | None = None,
+    ) -> "Episode":
+        """Begin another sequence of the same episode, with a prompt of its own, and return it.
+
+        The policy generates in it as in this one: turns, inserted text and rewards belong to the sequence on
+        which they are called, and each sequence keeps its own tokens, log-probabilities and weight versions.
+        All sequences in which the policy generated are trained on with the reward of the whole episode; those
+        in which it did not are left out. The order is that of the calls. Rewards other than the episode's
+        score the last sequence. Several sequences may generate at the same time.
+
+        The response of a sequence has at most max_tokens tokens, and prompt and response together as many
+        as those of the longest prompt of the job's data.
+
+        Args:
+            messages: Chat messages, rendered with the policy's chat template and the opening of an answer.
+            text: Text of the prompt.
+            tokens: Ids of the prompt.
+
+        Raises:
+            ValueError: The episode has as many sequences as rollout.maxSequencesPerSample allows, not exactly
+                one kind of prompt is given, or the prompt is empty, unknown to the policy or leaves no room.
+        """
+        branching = self._branching or Branching(self._tokenizer)
+        branching.check_count(len(self._begun))
+        prompt = branching.encode_prompt(messages, text, tokens)
+        first, number = self._begun[0]._request, len(self._begun)
+        longest = max(branching.longest_prompt or 0, len(first.prompt_tokens)) + first.sampling.max_tokens
+        max_tokens = min(first.sampling.max_tokens, longest - len(prompt))
+        if max_tokens <= 0:
+            raise ValueError(
+                f"episode.branch: a prompt of {len(prompt)} tokens leaves no room: prompt and response have "
+                f"at most {longest} tokens, those of the longest prompt of the data and "
+                "rollout.sampling.maxTokens"
+            )
+        sampling = replace(
+            first.sampling, max_tokens=max_tokens, min_tokens=min(first.sampling.min_tokens, max_tokens)
+        )
+        request = replace(
+            first,
+            request_id=f"{first.request_id}:branch{number}",
+            prompt_tokens=tuple(prompt),
+            seeds=(xxhash.xxh3_64_intdigest(f"{first.seeds[0]}:branch{number}".encode()),),
+            sampling=sampling,
+        )
+        branch = Episode(
+            text if text is not None else str(self._tokenizer.decode(prompt, skip_special_tokens=True)),
+            self.columns,
+            request,
+            self._tokenizer,
+            self._generate,
+            self.deadline,
+            self.reward_names,
+            self._branching,
+        )
+        branch.group_seed, branch._begun = self.group_seed, self._begun
+        self._begun.append(branch)
+        return branch
 
     async def generate(self, stop: Sequence[str] = (), max_tokens: int | None = None) -> Turn:
         """Continue the response until it ends by itself, at one of `stop`, at one of the job's stop strings,

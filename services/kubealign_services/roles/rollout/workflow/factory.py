@@ -15,6 +15,7 @@ from kubealign_services.environments.contract import EnvironmentFailed
 from kubealign_services.environments.pool import EnvironmentPool
 from kubealign_services.generation.contract import Generator
 from kubealign_services.roles.rollout.sample_producers import MultiTurn, SampleProducer, SingleTurn
+from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow, WorkflowFailed
 from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
 from kubealign_services.roles.rollout.workflow.environment import EnvironmentWorkflow
@@ -36,6 +37,7 @@ async def open_sample_producer(
     episode_rewards: Mapping[str, str],
     tools: JobTools | None = None,
     template_variables: Mapping[str, Any] = MappingProxyType({}),
+    branching: Branching | None = None,
 ) -> AsyncIterator[SampleProducer]:
     """Open the sample producer; a workflow's tools and environments run until the block ends.
 
@@ -43,6 +45,7 @@ async def open_sample_producer(
         episode_rewards: Reward of the job -> name under which episodes give it.
         tools: Tools of a workflow that calls them in the model's own format.
         template_variables: Variables of the chat template, for the messages of an environment.
+        branching: Limits of the sequences of an episode; None: it has one.
 
     Raises:
         RewardError: A tool cannot be started.
@@ -56,7 +59,7 @@ async def open_sample_producer(
             workflow = await _open_environment(spec.environment, stack, tokenizer, template_variables)
         else:
             workflow = await _create_workflow(spec, stack, tokenizer, tools)
-        yield MultiTurn(generator, worker, workflow, tokenizer, episode_rewards)
+        yield MultiTurn(generator, worker, workflow, tokenizer, episode_rewards, branching)
 
 
 async def _create_workflow(
