@@ -60,7 +60,8 @@ class Objective(Protocol):
     def prepare(self, minibatch: Batch) -> None:
         """Add the columns with each token's or sequence's share of the mean.
 
-        Called once per minibatch, before the split.
+        Called once per minibatch, before the split. Samples may have several sequences, which all are in the
+        minibatch: `batch.samples.merge_samples` returns one for each.
         """
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
@@ -84,6 +85,8 @@ class Algorithm(Protocol):
 
     def advantages(self, batch: Batch, state: dict[str, float]) -> dict[str, float]:
         """Add the columns that the losses read to the batch; return the step's metrics.
+
+        The batch has one sequence for each sample: see `advantages.samples.add_advantages`.
 
         `state` is kept from step to step and across restarts (running moments, an adaptive coefficient)
         and may be modified.

@@ -5,6 +5,7 @@ batch without the column has one sequence for each sample. Rewards, groups and a
 samples; passes of the model and token columns are those of sequences.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -12,22 +13,31 @@ from torch import Tensor
 
 from kubealign_services.batch.packed import Batch, prompt_lengths
 
-#: Column int64 [S]: index of the sample of each sequence, ascending.
+#: Column int64 [S]: number of the sample of each sequence; consecutive samples have different ones.
 SAMPLE = "sample"
+#: Column uint8 [S]: nonzero where a sequence did not end within its limit.
+TRUNCATED = "truncated"
 #: Column int64 [N] of a merged batch: tokens of the longest response of each sample, as the sampling limit
 #: counts them.
 LONGEST_RESPONSE = "longest_response"
 
 
-def make_sequence_id(sample_id: str, number: int) -> str:
-    """Return the name of a sequence of a sample that has several."""
-    return f"{sample_id}/{number}"
+def name_sequences(sample_id: str, count: int) -> list[str]:
+    """Return the names of the sequences of a sample: its own if it has one sequence."""
+    return [sample_id] if count == 1 else [f"{sample_id}/{number}" for number in range(count)]
 
 
 def sample_name(sequence_id: str) -> str:
     """Return the name of the sample of a sequence, as `make_sample_id` has it."""
     prompt, mark, rest = sequence_id.rpartition("#")
     return prompt + mark + rest.partition("/")[0]
+
+
+def mark_samples(parts: Sequence[Batch]) -> None:
+    """Add the column `sample` to the sequences of consecutive samples, if a sample has several."""
+    if any(len(part) > 1 for part in parts):
+        for index, part in enumerate(parts):
+            part.sequence_columns[SAMPLE] = torch.tensor([index] * len(part))
 
 
 def has_several_sequences(batch: Batch) -> bool:
@@ -87,9 +97,9 @@ def merge_samples(batch: Batch) -> Batch:
 
 
 def copy_columns(merged: Batch, batch: Batch) -> None:
-    """Copy the columns and scalars that a merged batch has in addition to the batch that it is a view of.
+    """Copy the columns and scalars of a merged batch to the batch that it is a view of.
 
-    All sequences of a sample get its columns.
+    All sequences of a sample get its columns, but each keeps its own column `truncated`.
     """
     if merged is batch:
         return
@@ -97,13 +107,8 @@ def copy_columns(merged: Batch, batch: Batch) -> None:
     batch.token_columns |= merged.token_columns
     index = _sample_index(batch)
     for name, column in merged.sequence_columns.items():
-        if name != LONGEST_RESPONSE and name not in batch.sequence_columns:
+        if name not in (LONGEST_RESPONSE, TRUNCATED):
             batch.sequence_columns[name] = column[index]
-
-
-def repeat_for_sequences(values: Tensor, batch: Batch) -> Tensor:
-    """Return values of samples [N, ...] for each of their sequences, [S, ...]."""
-    return values[_sample_index(batch)] if has_several_sequences(batch) else values
 
 
 def _sample_index(batch: Batch) -> Tensor:

@@ -16,6 +16,7 @@ from kubealign_services.algorithms.contract import LossTerms
 from kubealign_services.algorithms.losses.kl_estimators import adapt_coefficient, estimate_kl, is_clamped
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
 from kubealign_services.batch.packed import Batch, sequence_sums
+from kubealign_services.batch.samples import count_samples
 
 _KL_SHARES, _TOKENS_PER_RESPONSE = "kl_shares", "kl_tokens_a_response"
 #: Key of the adaptive coefficient in an algorithm's state.
@@ -109,7 +110,7 @@ def add_kl_columns(minibatch: Batch, spec: KL, sequences: Tensor | None = None) 
     """
     in_step = spec.active and spec.placement is KLPlacement.LOSS
     if in_step and "old_logprobs" not in minibatch.token_columns:
-        mask, count = minibatch.token("loss_mask").bool(), len(minibatch)
+        mask, count = minibatch.token("loss_mask").bool(), count_samples(minibatch)
         if sequences is not None:
             mask, count = mask & sequences[minibatch.sequence_of_token], int(sequences.sum())
         minibatch.token_columns[_KL_SHARES] = token_mean_shares(mask)

@@ -26,6 +26,7 @@ from kubealign_services.algorithms.losses.surrogate import (
 )
 from kubealign_services.algorithms.losses.top_entropy import add_entropy_threshold, high_entropy_tokens
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.samples import merge_samples
 
 _LOSS, _METRICS, _TOKENS = "loss_shares", "figure_shares", "token_shares"
 _POSITIVE = "positive_shares"
@@ -36,8 +37,9 @@ class PolicyObjective:
     """Sum over response tokens of share * (w * surrogate + beta KL(policy || reference)), less
     entropy_coefficient times the mean entropy over response tokens.
 
-    The shares are those of the spec's aggregation, counted over the whole minibatch; w are the importance
-    weights, 1 without importance correction; tokens masked by w stay counted.
+    The shares are those of the spec's aggregation, counted over the whole minibatch, where a response is a
+    sample with all its sequences; a ratio or an importance weight per response is one per sequence. w are the
+    importance weights, 1 without importance correction; tokens masked by w stay counted.
 
     With top_entropy_fraction the surrogate of a token below the minibatch's entropy threshold is 0
     (`top_entropy`); the token stays counted, and keeps its part of the other terms.
@@ -66,10 +68,11 @@ class PolicyObjective:
     def prepare(self, minibatch: Batch) -> None:
         counted = loss_token_mask(minibatch, self._spec.mask_truncated)
         columns = minibatch.token_columns
-        columns[_LOSS] = aggregation_shares(minibatch, counted, self._spec.aggregation)
+        samples = merge_samples(minibatch)
+        columns[_LOSS] = aggregation_shares(samples, counted, self._spec.aggregation)
         columns[_TOKENS] = columns[_METRICS] = token_mean_shares(counted)
         if self._level is not RatioLevel.TOKEN:
-            columns[_METRICS] = aggregation_shares(minibatch, counted, LossAggregation.SEQUENCE_MEAN)
+            columns[_METRICS] = aggregation_shares(samples, counted, LossAggregation.SEQUENCE_MEAN)
         if self._spec.positive_nll_coefficient > 0:
             positive = (minibatch.sequence("rewards") > 0)[minibatch.sequence_of_token]
             columns[_POSITIVE] = token_mean_shares(counted & positive)

@@ -5,6 +5,7 @@ from torch import Tensor
 from kubealign.spec.algorithms import OverlongPenalty
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch, prompt_lengths
+from kubealign_services.batch.samples import LONGEST_RESPONSE
 
 
 def shape_rewards(batch: Batch, spec: OverlongPenalty | None) -> dict[str, float]:
@@ -25,8 +26,11 @@ def response_lengths(batch: Batch) -> Tensor:
     """Return the tokens of each response as the sampling limit counts them, int64 [S].
 
     A response begins at the first token with a loss and ends with its sequence; tokens that a tool or an
-    environment wrote in between count too.
+    environment wrote in between count too. Of a sample with several sequences it is the longest.
     """
+    longest = batch.sequence_columns.get(LONGEST_RESPONSE)
+    if longest is not None:
+        return longest
     return batch.cu_seqlens.long().diff() - prompt_lengths(batch)
 
 

@@ -1,5 +1,6 @@
 """The training loop: prompts out, rollouts and scores in, one TrainStep, new weights."""
 
+from kubealign_services.algorithms.advantages.samples import add_advantages
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.roles.driver.concurrency import run_calls
 from kubealign_services.roles.driver.metrics.batch_metrics import objective_metrics
@@ -36,7 +37,7 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
                 parallel=run.overlap.parallel_scoring,
             )
             run.logprob_gap_gate.check(batch, step)
-            step.add(run.algorithm.advantages(batch, state.algorithm))
+            step.add(add_advantages(run.algorithm, batch, state.algorithm))
             batch = drop_auxiliary(batch)  # these sequences only inform the advantages
             run.previews.add_previews(batch, step)  # a few samples with per-token values, for displays
             # On policy, a refit that lost its quorum fails here.

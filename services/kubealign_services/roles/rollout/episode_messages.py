@@ -6,7 +6,7 @@ import torch
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.packed import concatenate
-from kubealign_services.batch.samples import make_sequence_id
+from kubealign_services.batch.samples import TRUNCATED, name_sequences
 from kubealign_services.generation.contract import FinishReason, GeneratedSample
 from kubealign_services.roles.rollout.messages import GroupPart, to_rollout, to_sequence
 from kubealign_services.roles.rollout.workflow.episode import Episode, Transcript
@@ -35,10 +35,11 @@ def episode_to_rollout(
     ]
     if len(batches) > 1:
         samples[-1].seconds = sum(sample.seconds for sample in samples)
-        for number, (batch, sample) in enumerate(zip(batches, samples, strict=True)):
-            batch.sample_ids = [make_sequence_id(name, number)]
+        names = name_sequences(name, len(batches))
+        for batch, sample, sequence_name in zip(batches, samples, names, strict=True):
+            batch.sample_ids = [sequence_name]
             is_truncated = sample.finish is FinishReason.LENGTH
-            batch.sequence_columns["truncated"] = torch.tensor([is_truncated], dtype=torch.uint8)
+            batch.sequence_columns[TRUNCATED] = torch.tensor([is_truncated], dtype=torch.uint8)
     rollout = to_rollout(item, samples[-1], worker, part.first_sample, sequences=concatenate(batches))
     rollout.turns = sum(sequence.transcript.turns for sequence in sequences)
     rollout.tool_errors = sum(sequence.transcript.tool_errors for sequence in sequences)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.samples import has_several_sequences, split_samples
 from kubealign_services.training.torch_backend.packing.shared_prompts import (
     PromptPrefix,
     count_distinct_tokens,
@@ -47,9 +48,17 @@ def minibatches(batch: Batch, unit: int, epochs: int, minibatch_sequences: int, 
     """Yield the batch's minibatches over all epochs: units (`unit` consecutive sequences) in an order drawn
     from seed for each epoch.
 
-    The last minibatch of an epoch may be smaller. Raises ValueError when units would be divided.
+    The last minibatch of an epoch may be smaller. Where samples have several sequences, a unit is a sample
+    with all its sequences, and `minibatch_sequences` counts samples, so that the number of optimiser steps is
+    that of the samples. Raises ValueError when units would be divided.
     """
-    units = _split_units(batch, unit)
+    has_episodes = has_several_sequences(batch)
+    if has_episodes and unit > 1:
+        raise ValueError(
+            f"units of {unit} sequences cannot be made of samples that have several: set "
+            "rollout.maxSequencesPerSample to 1"
+        )
+    units = split_samples(batch) if has_episodes else _split_units(batch, unit)
     if minibatch_sequences < 1 or minibatch_sequences % unit:
         raise ValueError(f"minibatches of {minibatch_sequences} sequences do not hold whole units of {unit}")
     generator = torch.Generator().manual_seed(seed)

@@ -159,3 +159,27 @@ def test_units_are_never_split(make_batch: Callable[..., Batch]) -> None:
         plan_microbatches(make_batch(1, 1, 1), 2, 10, 1)
     with pytest.raises(ValueError, match="minibatches of 3 sequences do not hold whole units of 2"):
         list(minibatches(make_batch(1, 1), 2, 1, 3, 0))
+
+
+def test_minibatches_hold_all_sequences_of_their_samples(make_batch: Callable[..., Batch]) -> None:
+    batch = make_batch(*range(1, 8))
+    # Four samples with 1, 3, 1 and 2 sequences.
+    batch.sequence_columns["sample"] = torch.tensor([0, 1, 1, 1, 2, 3, 3])
+    parts = [part.sequence("sample").tolist() for part in minibatches(batch, 1, 2, 2, seed=1)]
+    # Two samples each, so that two epochs are four steps, as without further sequences.
+    assert [len(set(part)) for part in parts] == [2, 2, 2, 2]
+    for epoch in (parts[:2], parts[2:]):
+        assert sorted(sample for part in epoch for sample in part) == [0, 1, 1, 1, 2, 3, 3]
+    (whole,) = minibatches(batch, 1, 1, len(batch), seed=1)
+    assert len(whole) == 7
+    with pytest.raises(ValueError, match=r"units of 2 sequences .* set rollout\.maxSequencesPerSample to 1"):
+        list(minibatches(batch, 2, 1, 2, seed=1))
+
+
+def test_sequences_of_a_sample_are_divided_over_ranks(make_batch: Callable[..., Batch]) -> None:
+    batch = make_batch(8, 8, 2)
+    batch.sequence_columns["sample"] = torch.tensor([0, 0, 1])
+    plan = plan_microbatches(batch, unit=1, microbatch_tokens=10, ranks=2)
+    counted = [[part.sequences for part in rank if part.is_counted] for rank in plan]
+    assert sorted(index for rank in counted for part in rank for index in part) == [0, 1, 2]
+    assert all(any(index < 2 for part in rank for index in part) for rank in counted)
