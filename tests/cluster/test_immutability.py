@@ -76,6 +76,10 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.refit", {"rollout": {"refit": {"inFlight": "Interrupt"}}}),
     ("rollout.refit", {"rollout": {"refit": {"fanOut": 2}}}),
     ("rollout.routingReplay", {"rollout": {"routingReplay": True}}),
+    (
+        "rollout.maxSequencesPerSample",
+        {"rollout": {"workflow": {"function": {"module": "a:b"}}, "maxSequencesPerSample": 2}},
+    ),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),
     ("validation", {"validation": {"data": {"prompts": {"source": {"path": "other"}}}}}),
     ("validation", {"validation": {"sets": [{"name": "a", "data": {"prompts": {"source": {"path": "b"}}}}]}}),

@@ -38,6 +38,7 @@ ASKED_FOR = (
     "data/rows_read",
     "curriculum/",
     "rollout/reference_gap_mean",
+    "rollout/sequences_per_sample",
     "rollout/turns",
     "rollout/tool_errors",
 )

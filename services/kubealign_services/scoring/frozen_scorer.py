@@ -5,6 +5,8 @@ calls.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import ClassVar
 
 from torch import Tensor
@@ -49,10 +51,12 @@ class FrozenScorer(ABC):
 
     @abstractmethod
     def write_score(self, score: scoring_pb2.Score, sequence: Batch) -> None:
-        """Fill in the score of one sequence, whose token columns include those of `compute_columns`."""
+        """Fill in the score of one rollout's sequences, whose token columns include those of
+        `compute_columns`.
+        """
 
     def make_batch(self, rollouts: Sequence[rollout_pb2.Rollout]) -> Batch:
-        """Return the rollouts' sequences as one batch, in order."""
+        """Return the rollouts' sequences as one batch, in order; a rollout may have several."""
         return decode_sequences(rollouts)
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
@@ -66,8 +70,8 @@ class FrozenScorer(ABC):
             for score in scores:
                 score.error, score.permanent = str(error), True
             return scores
-        for index, score in enumerate(scores):
-            self.write_score(score, batch.select([index]))
+        for score, sequences in zip(scores, split_by_rollout(rollouts), strict=True):
+            self.write_score(score, batch.select(sequences))
             score.seconds = (time.monotonic() - started_at) / len(rollouts)
         return scores
 
@@ -110,6 +114,14 @@ async def serve_frozen_scorer(
 def decode_sequences(rollouts: Sequence[rollout_pb2.Rollout]) -> Batch:
     """Return the rollouts' sequences as one batch, in order, for a model with routers of its own.
 
-    The policy's samples may have recorded experts, which those of the reference have not.
+    The policy's samples may have recorded experts, which those of the reference have not, and episodes of
+    several sequences have columns of their own.
     """
-    return concatenate([without_routing(decode(rollout.sequence)) for rollout in rollouts])
+    parts = [without_routing(decode(rollout.sequence)) for rollout in rollouts]
+    return concatenate([replace(part, sequence_columns={}) for part in parts])
+
+
+def split_by_rollout(rollouts: Sequence[rollout_pb2.Rollout]) -> list[range]:
+    """Return the indices of each rollout's sequences in the batch of `decode_sequences`."""
+    ends = list(accumulate(len(rollout.sequence.sample_ids) for rollout in rollouts))
+    return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]

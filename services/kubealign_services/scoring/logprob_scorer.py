@@ -10,7 +10,7 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.scoring.frozen_scorer import FrozenScorer
+from kubealign_services.scoring.frozen_scorer import FrozenScorer, split_by_rollout
 from kubealign_services.training.contract import ScoringBackend
 
 _LOGPROBS = frozenset({"logprobs"})
@@ -39,8 +39,11 @@ class LogprobScorer(FrozenScorer):
 
     def make_batch(self, rollouts: Sequence[rollout_pb2.Rollout]) -> Batch:
         batch = super().make_batch(rollouts)
+        temperatures = [rollout_temperature(rollout, self._default_temperature) for rollout in rollouts]
+        counts = map(len, split_by_rollout(rollouts))
         set_temperatures(
-            batch, [rollout_temperature(rollout, self._default_temperature) for rollout in rollouts]
+            batch,
+            [each for each, count in zip(temperatures, counts, strict=True) for _ in range(count)],
         )
         return batch
 

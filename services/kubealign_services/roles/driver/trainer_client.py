@@ -14,6 +14,7 @@ from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import add_scores
+from kubealign_services.batch.samples import copy_columns, last_sequences, merge_samples
 from kubealign_services.roles.driver.concurrency import run_calls
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import prompt_of
@@ -228,9 +229,11 @@ class ColocatedScorer:
         if self.reward_prefetcher is not None:
             with step.phase("score/critic"):
                 scores = await self.reward_prefetcher.get_column(batch)
-            scored = self._scored_sequences(batch)
+            scored, samples, last = self._scored_sequences(batch), merge_samples(batch), last_sequences(batch)
             for name, values in zip(self._rewards, scores.unbind(1), strict=True):
-                add_scores(batch, name, mask_scores(values, scored[name]))
+                masked = mask_scores(values, scored[name])
+                add_scores(samples, name, [masked[index] for index in last])
+            copy_columns(samples, batch)
 
     async def _stacked_scores(self, critic: CriticClient, batch: Batch) -> Tensor:
         """Return the scores of the critic's K reward models, float32 [S, K], 0 where a model has none."""
@@ -238,13 +241,15 @@ class ColocatedScorer:
         return torch.stack([scores[name] for name in self._rewards], dim=1)
 
     def _scored_sequences(self, batch: Batch) -> dict[str, list[int]]:
-        """Return name of a reward model -> indices of the sequences that it scores."""
+        """Return name of a reward model -> indices of the sequences that it scores, of each sample the
+        last one at most.
+        """
         prompts = [prompt_of(sample_id) for sample_id in batch.sample_ids]
         return {
             name: [
                 index
-                for index, prompt in enumerate(prompts)
-                if name not in self._sources or prompt in self._sources[name]
+                for index in last_sequences(batch)
+                if name not in self._sources or prompts[index] in self._sources[name]
             ]
             for name in self._rewards
         }

@@ -18,7 +18,7 @@ from kubealign_services.roles.reward.text_inputs import TextInputs, UnreadableSa
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.scoring.attributes import UnknownAttribute
-from kubealign_services.scoring.frozen_scorer import decode_sequences
+from kubealign_services.scoring.frozen_scorer import decode_sequences, split_by_rollout
 from kubealign_services.scoring.replica_ranks import ReplicaRanks, open_replica
 from kubealign_services.scoring.reward_models import (
     ModelReward,
@@ -38,7 +38,9 @@ _MICROBATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class RolloutModel:
-    """A reward model with its inputs: the policy's tokens, or with `text` the model's own tokens."""
+    """A reward model with its inputs: the policy's tokens of a rollout's last sequence, or with `text` the
+    model's own tokens.
+    """
 
     model: ModelReward
     text: TextInputs | None = None
@@ -51,6 +53,7 @@ class RolloutModel:
     def score_details(self, rollouts: Sequence[rollout_pb2.Rollout]) -> SequenceScores:
         """Implement SequenceScorer. Raises UnreadableSample as well."""
         batch = decode_sequences(rollouts)
+        batch = batch.select([sequences[-1] for sequences in split_by_rollout(rollouts)])
         if self.text is not None:
             batch = _pack_texts([self.text.tokenize(rollout) for rollout in rollouts], batch.sample_ids)
         return self.model.score_details(batch)

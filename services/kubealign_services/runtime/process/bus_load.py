@@ -156,11 +156,12 @@ def _longest_sequence(job: AlignmentJob) -> int:
 
 
 def _longest_sequence_of_step(job: AlignmentJob) -> int:
-    """Return the assumed tokens of the longest prompt and response of a step."""
+    """Return the assumed tokens of the longest prompt and response of a step, in all their sequences."""
     spec = job.spec
     rollout = spec.effective_rollout
     response = rollout.sampling.max_tokens if rollout is not None else 0
     tokens = (spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response
+    tokens *= 1 if rollout is None else rollout.max_sequences_per_sample
     template_tokens: int = getattr(spec.algorithm.value, "longest_prompt_template", 0)
     # The prompt of the LLM judge contains two responses.
     return tokens + 2 * response + template_tokens if template_tokens else tokens

@@ -8,6 +8,7 @@ from kubealign.v1 import scoring_pb2
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
 from kubealign_services.batch.auxiliary_sequences import trainable
 from kubealign_services.batch.packed import Batch, prompt_lengths, sequence_sums
+from kubealign_services.batch.samples import has_several_sequences, merge_samples
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
     compute_staleness,
     has_mixed_versions,
@@ -90,17 +91,21 @@ def response_metrics(batch: Batch, version: int) -> dict[str, float]:
     sequences.
 
     A prompt is the tokens before the first response token: later tokens of a workflow's tools count in
-    neither length.
+    neither length. Of samples with several sequences, turns and failed calls are those of samples, all other
+    metrics those of sequences.
     """
     batch = trainable(batch)
+    samples = merge_samples(batch)
     lengths = sequence_sums(batch.token("loss_mask").float(), batch)
     prompts = prompt_lengths(batch).float()
     age = compute_staleness(batch, version)
     workflow_metrics = {
-        f"rollout/{name}": float(batch.sequence(name).float().mean())
+        f"rollout/{name}": float(samples.sequence(name).float().mean())
         for name in ("turns", "tool_errors")
-        if name in batch.sequence_columns
+        if name in samples.sequence_columns
     }
+    if has_several_sequences(batch):
+        workflow_metrics["rollout/sequences_per_sample"] = len(batch) / len(samples)
     return workflow_metrics | {
         "batch/tokens": len(batch.tokens),
         "batch/prompt_tokens": float(prompts.sum()),

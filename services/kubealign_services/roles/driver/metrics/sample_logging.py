@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import read_scores, reward_names
+from kubealign_services.batch.samples import has_several_sequences, last_sequences, sample_name
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared import PreparedJob, row_index
 from kubealign_services.roles.driver.metrics.report import StepRecord, append_lines
@@ -88,9 +89,11 @@ class SamplePreviews:
         if not step.sample_texts:
             return
         rewarded = "rewards" in batch.sequence_columns
+        # The text of a sample is that of its last sequence.
+        batch = batch.select(last_sequences(batch)) if has_several_sequences(batch) else batch
         rewards = batch.sequence("rewards").tolist() if rewarded else [0.0] * len(batch)
         for index in choose_samples(rewards, self._seed, step.step, self._count):
-            texts = step.sample_texts[batch.sample_ids[index]]
+            texts = step.sample_texts[sample_name(batch.sample_ids[index])]
             sequence = batch.select([index])
             mask = sequence.token("loss_mask").bool()
             step.previews.append(

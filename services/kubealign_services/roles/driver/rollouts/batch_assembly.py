@@ -12,6 +12,7 @@ from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
 from kubealign_services.batch.reward_columns import OF_TURNS, add_scores
+from kubealign_services.batch.samples import copy_columns, mark_samples, merge_samples, name_sequences
 from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.generation.contract import REFERENCE_VERSION
@@ -48,15 +49,17 @@ def assemble_batch(
 ) -> Batch:
     """Return the groups' samples, prompt after prompt, as one batch of S sequences and T tokens.
 
+    A sample is one sequence, or the sequences of an episode that has several (see `batch.samples`).
+
     Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
     (int32), routing (see `expert_routing`) if the engine records its experts, reference_logprobs (float32) if
     a reference, or a teacher as one, scored the samples, and the rewards of turns of each of `rewards` that
     a workflow gave (see `reward_columns`).
     Sequence columns: group (int64, index of the prompt), truncated (uint8), the scores of each of `rewards`
     (see `reward_columns`), companion (uint8) if auxiliary samples exist, turns and tool_errors (int32) if a
-    workflow generated the samples. Scalars: max_tokens, version (of the weights that train on the batch), and
-    continued (1) if generation continued across weight versions. The temperatures of the samples: see
-    `batch.temperatures`.
+    workflow generated the samples, and sample (int64) if samples have several sequences. Scalars: max_tokens,
+    version (of the weights that train on the batch), and continued (1) if generation continued across weight
+    versions. The temperatures of the samples: see `batch.temperatures`.
 
     Args:
         reference: Source of the reference's log-probabilities among the scores; None: none are added.
@@ -70,13 +73,15 @@ def assemble_batch(
         for sample in sorted(group.rollouts):
             rollout = group.rollouts[sample]
             part = decode(rollout.sequence)
-            part.sample_ids = [make_sample_id(group.group_id, sample)]
-            part.sequence_columns["group"] = torch.tensor([index])
-            truncated = rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
-            part.sequence_columns["truncated"] = torch.tensor([truncated], dtype=torch.uint8)
+            count = len(part)
+            part.sample_ids = name_sequences(make_sample_id(group.group_id, sample), count)
+            part.sequence_columns["group"] = torch.tensor([index] * count)
+            if count == 1:
+                truncated = rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
+                part.sequence_columns["truncated"] = torch.tensor([truncated], dtype=torch.uint8)
             if sampling.auxiliary_samples:
                 is_auxiliary = sample >= group.samples - sampling.auxiliary_samples
-                part.sequence_columns[IS_BASELINE] = torch.tensor([is_auxiliary], dtype=torch.uint8)
+                part.sequence_columns[IS_BASELINE] = torch.tensor([is_auxiliary] * count, dtype=torch.uint8)
             if reference is not None:
                 logprobs = np.frombuffer(group.score(sample, reference).logprobs, dtype="<f4")
                 if len(logprobs) != len(part.tokens):
@@ -89,16 +94,19 @@ def assemble_batch(
             parts.append(part)
             temperatures.append(rollout_temperature(rollout, sampling.temperature))
     _complete_routing(parts)
+    mark_samples(parts)
     batch = concatenate(parts)
+    samples = merge_samples(batch)
     rollouts = [group.rollouts[sample] for group in groups for sample in sorted(group.rollouts)]
     for name in rewards:
         scores = [group.reward(sample, name) for group in groups for sample in sorted(group.rollouts)]
-        add_scores(batch, name, scores)
-        _add_turn_rewards(batch, name, rollouts)
+        add_scores(samples, name, scores)
+        _add_turn_rewards(samples, name, rollouts)
     if any(rollout.turns for rollout in rollouts):
-        batch.sequence_columns |= _workflow_columns(rollouts)
+        samples.sequence_columns |= _workflow_columns(rollouts)
+    set_temperatures(samples, temperatures)
+    copy_columns(samples, batch)
     batch.scalars |= {"max_tokens": float(sampling.max_tokens), "version": float(version)}
-    set_temperatures(batch, temperatures)
     if sampling.continued:
         batch.scalars["continued"] = 1.0
     return batch
@@ -126,7 +134,8 @@ def _add_turn_rewards(batch: Batch, name: str, rollouts: Sequence[rollout_pb2.Ro
     """Add the token column of the rewards that a source gave turn by turn, if it is an episode's.
 
     Args:
-        rollouts: That of each sequence.
+        batch: With one sequence for each sample.
+        rollouts: That of each sample.
     """
     rewards = [reward_of_episode(rollout, name) for rollout in rollouts]
     if all(reward is None for reward in rewards):

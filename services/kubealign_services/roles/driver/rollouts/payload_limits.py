@@ -49,7 +49,9 @@ def check_payload_limits(
     _check_groups(job, context, max_payload)
     is_recorded = rollout.routing_replay
     size = (
-        max_sequence_tokens(job, report) * (_BYTES_PER_TOKEN + record_bytes * is_recorded)
+        max_sequence_tokens(job, report)
+        * rollout.max_sequences_per_sample
+        * (_BYTES_PER_TOKEN + record_bytes * is_recorded)
         + response * _TEXT_BYTES_PER_TOKEN
         + context
         + _ENVELOPE_BYTES
@@ -59,6 +61,11 @@ def check_payload_limits(
             f"the longest rollout may take {size} bytes, the bus carries messages of at most "
             f"{max_payload}: lower maxTokens of rollout.sampling or validation ({response}) or "
             "data.prompts.maxTokens, or drop long columns"
+            + (
+                f", or lower rollout.maxSequencesPerSample ({rollout.max_sequences_per_sample})"
+                if rollout.max_sequences_per_sample > 1
+                else ""
+            )
             + (
                 f", or set rollout.routingReplay to false ({record_bytes} bytes a token)"
                 if is_recorded

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.samples import copy_columns, merge_samples
 from kubealign_services.roles.driver.errors import ShutdownRequested
 from kubealign_services.roles.driver.frozen_models.teacher import TEACHER, add_sample_candidates
 from kubealign_services.roles.driver.metrics.batch_metrics import (
@@ -205,10 +206,12 @@ class GroupSource:
             for source in scorers.bus_sources
         ]
         step.add(score_detail_metrics(scores) | reward_failure_metrics(scores) | scoring_seconds(scores))
-        step.add(combine_rewards(batch, scorers.rewards, state.step + 1, state.rewards))
-        step.add(source_reward_metrics(batch, self._prompts))
+        samples = merge_samples(batch)
+        step.add(combine_rewards(samples, scorers.rewards, state.step + 1, state.rewards))
+        copy_columns(samples, batch)
+        step.add(source_reward_metrics(samples, self._prompts))
         if curriculum is not None:
-            curriculum.measure(batch)
+            curriculum.measure(samples)
             step.add(curriculum.metrics())
         step.add(response_metrics(batch, state.version))
         step.add(data_metrics(self._prompts, self._dropped_rows, self._batch_prompts))

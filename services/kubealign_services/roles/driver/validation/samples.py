@@ -12,7 +12,7 @@ from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
 @dataclass(frozen=True)
 class ValidationSample:
-    """One response to a held-out prompt.
+    """One response to a held-out prompt; of an episode with several sequences the last one.
 
     `scores`: by source; None where it does not apply. `explanations`: by source. `tokens`: the response's
     ids; `logprobs`: the engine's, one per token.
@@ -46,7 +46,8 @@ def collect_validation_samples(
         for index in sorted(group.rollouts):
             rollout = group.rollouts[index]
             context = json.loads(rollout.columns)
-            sequence = decode(rollout.sequence)
+            sequences = decode(rollout.sequence)
+            sequence = sequences.select([len(sequences) - 1])
             response = sequence.token("loss_mask").bool()
             samples.append(
                 ValidationSample(

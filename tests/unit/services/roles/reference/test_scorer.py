@@ -122,3 +122,26 @@ def teacher(
     """Return a scorer of rows with these prompts and hinted prompts."""
     rows = [PreparedRow(row, prompts[row], "", teacher_prompt_tokens=hinted[row]) for row in prompts]
     return ReferenceScorer(scorer_context("reference-0"), model, 0.7, TeacherPrompts(rows))
+
+
+async def test_all_sequences_of_an_episode_are_scored_in_one_message(
+    scorer: ReferenceScorer, model_folder: Path
+) -> None:
+    """Each sequence is scored by itself, between rollouts of one sequence."""
+    episode = concatenate([sequence(SEQUENCES[1], "1/0"), sequence(SEQUENCES[2], "1/1")])
+    episode.sequence_columns["truncated"] = torch.tensor([0, 1], dtype=torch.uint8)
+    batches = [sequence(SEQUENCES[0]), episode, sequence(SEQUENCES[3])]
+    rollouts = [
+        rollout_pb2.Rollout(group_id=str(index), sequence=encode(batch), temperature=temperature)
+        for index, (batch, temperature) in enumerate(zip(batches, [0.5, 1.3, 0.8], strict=True))
+    ]
+    scores = [
+        torch.from_numpy(np.frombuffer(score.logprobs, "<f4").copy()) for score in await scorer(rollouts)
+    ]
+    expected = [
+        by_torch(model_folder, SEQUENCES[0], 0.5),
+        torch.cat([by_torch(model_folder, SEQUENCES[index], 1.3) for index in (1, 2)]),
+        by_torch(model_folder, SEQUENCES[3], 0.8),
+    ]
+    for actual, reference in zip(scores, expected, strict=True):
+        torch.testing.assert_close(actual, reference, atol=1e-5, rtol=0)

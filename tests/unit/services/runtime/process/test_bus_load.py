@@ -160,3 +160,12 @@ def test_the_columns_of_rows_fit(subject: str, count: int, context: int) -> None
     assert bus_bounds(entry, context)[subject].size_bytes >= 2 * count * context
     # Enormous columns do not claim more than the server's storage.
     assert sum(bounds.size_bytes for bounds in bus_bounds(entry, 1 << 30).values()) <= MAX_STORE_BYTES
+
+
+def test_all_sequences_of_an_episode_fit() -> None:
+    algorithm = {"grpo": {"promptsPerStep": 256, "samplesPerPrompt": 8}}
+    workflow = {"workflow": {"function": {"module": "flows:plan"}}, "sampling": {"maxTokens": 1000}}
+    alone = bus_bounds(job(algorithm, rollout=workflow))["rollouts"]
+    episodes = bus_bounds(job(algorithm, rollout={**workflow, "maxSequencesPerSample": 4}))["rollouts"]
+    assert episodes.messages == alone.messages
+    assert episodes.size_bytes > 3 * alone.size_bytes

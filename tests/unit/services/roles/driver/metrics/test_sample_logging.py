@@ -238,3 +238,15 @@ def test_a_partial_line_of_a_killed_driver_is_skipped(tmp_path: Path) -> None:
     path.write_text('{"step":1,"prompt":"a"}\n{"step":2,"pro')
     SampleFile(path).samples(2, 1, [{"prompt": "b"}])
     assert path.read_text().splitlines()[-1] == '{"step":2,"prompt":"b"}'
+
+
+def test_the_preview_of_an_episode_is_that_of_its_last_sequence() -> None:
+    batch = batch_of_two()
+    batch.sample_ids = ["0/7#3/0", "0/7#3/1"]
+    batch.sequence_columns["sample"] = torch.tensor([0, 0])
+    step = StepRecord(5)
+    step.sample_texts = {"0/7#3": SampleText("a", "d")}
+    SamplePreviews(TEXTS, seed=1).add_previews(batch, step)
+    (preview,) = step.previews
+    assert (preview["response"], preview["tokens"], preview["group_id"]) == ("d", ["d"], "0/7")
+    assert (preview["reward"], preview["weight_version"]) == (-1.0, 5)

@@ -10,6 +10,7 @@ from kubealign_services.batch.codec import decode, encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import read_scores
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.metrics.batch_metrics import response_metrics
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
     SamplingInfo,
     assemble_batch,
@@ -141,3 +142,76 @@ def test_a_score_without_a_reward_is_a_reward_that_does_not_apply() -> None:
     assert read_scores(batch, "exact") == [0.0, None]
     assert batch.sequence("reward.exact").tolist() == [0.0, 0.0]
     assert batch.sequence("applies.exact").tolist() == [1, 0]
+
+
+def episode_of_two(name: str, reward: float) -> RolloutGroup:
+    """Return a group with one sample of two sequences: one token, truncated, and two response tokens."""
+    sequence = Batch(
+        tokens=torch.tensor([5, 6, 7, 8, 9], dtype=torch.int32),
+        cu_seqlens=torch.tensor([0, 2, 5], dtype=torch.int32),
+        sample_ids=["?/0", "?/1"],
+        token_columns={
+            "loss_mask": torch.tensor([0, 1, 0, 1, 1], dtype=torch.uint8),
+            "behaviour_logprobs": torch.tensor([0, -1, 0, -2, -3.0]),
+            "engine_logprobs": torch.tensor([0, -4, 0, -5, -6.0]),
+            "weight_version": torch.tensor([-1, 2, -1, 3, 4], dtype=torch.int32),
+        },
+        sequence_columns={"truncated": torch.tensor([1, 0], dtype=torch.uint8)},
+    )
+    message = encode(sequence)
+    rollout = rollout_pb2.Rollout(
+        sequence=message,
+        finish_reason=rollout_pb2.FINISH_REASON_STOP,
+        turns=3,
+        tool_errors=1,
+        temperature=0.5,
+    )
+    turns = [rollout_pb2.TurnReward(token=1, reward=0.25), rollout_pb2.TurnReward(token=4, reward=0.75)]
+    rollout.episode_rewards.add(source="won", reward=1.0, turns=turns)
+    complete = RolloutGroup(name, 1, min_version=0, deadline=0.0, requested_at=0.0, rollouts={0: rollout})
+    column = np.linspace(-1, 0, 5).astype("<f4").tobytes()
+    for source, score in {
+        "exact": scoring_pb2.Score(reward=reward),
+        "won": scoring_pb2.Score(reward=1.0),
+        "reference": scoring_pb2.Score(logprobs=column),
+    }.items():
+        complete.scores[0, message.digest, source] = score
+    return complete
+
+
+def test_sequences_of_an_episode_follow_one_another_and_share_its_rewards() -> None:
+    single = group("0/1", [3], 0.5, reference=2)
+    single.scores[0, single.rollouts[0].sequence.digest, "won"] = scoring_pb2.Score(reward=0.0)
+    single.rollouts[0].turns = 1
+    groups = [single, episode_of_two("0/2", -1.0)]
+    batch = assemble_batch(groups, ["exact", "won"], SamplingInfo(0.7, 9), 4, reference="reference")
+    assert batch.sample_ids == ["0/1#0", "0/2#0/0", "0/2#0/1"]
+    assert batch.cu_seqlens.tolist() == [0, 2, 4, 7]
+    assert batch.tokens.tolist() == [0, 1, 5, 6, 7, 8, 9]
+    assert batch.sequence("sample").tolist() == [0, 1, 1]
+    assert batch.sequence("group").tolist() == [0, 1, 1]
+    assert batch.sequence("truncated").tolist() == [1, 1, 0]
+    assert batch.sequence("reward.exact").tolist() == [0.5, -1.0, -1.0]
+    assert batch.sequence("turns").tolist() == [1, 3, 3]
+    assert batch.sequence("tool_errors").tolist() == [0, 1, 1]
+    assert batch.sequence("temperature").tolist() == [0.7, 0.5, 0.5]
+    assert batch.token("reference_logprobs").tolist() == [-1, 0, -1, -0.75, -0.5, -0.25, 0]
+    assert batch.token("turn_reward.won").tolist() == [0, 0, 0, 0.25, 0, 0, 0.75]
+    assert batch.token("weight_version").tolist() == [-1, 3, -1, 2, -1, 3, 4]
+    assert compute_staleness(batch, 4).tolist() == [1, 2, 1]
+    assert has_mixed_versions(batch).tolist() == [False, False, True]
+    assert find_oldest_version(groups[1]) == 2
+
+
+def test_metrics_count_turns_by_samples_and_lengths_by_sequences() -> None:
+    single = group("0/1", [3], 0.5)
+    single.rollouts[0].turns = 1
+    batch = assemble_batch([single, episode_of_two("0/2", -1.0)], ["exact"], SamplingInfo(0.7, 9), 4, None)
+    metrics = response_metrics(batch, 4)
+    # Turns 1 and 3 of two samples; responses of 1, 1 and 2 tokens in three sequences.
+    assert (metrics["rollout/turns"], metrics["rollout/tool_errors"]) == (2.0, 0.5)
+    assert metrics["rollout/sequences_per_sample"] == 1.5
+    assert (metrics["batch/sequences"], metrics["response/length"]) == (3, pytest.approx(4 / 3))
+    assert "rollout/sequences_per_sample" not in response_metrics(
+        assemble_batch([group("0/1", [3], 0.5)], ["exact"], SAMPLED, 4, None), 4
+    )

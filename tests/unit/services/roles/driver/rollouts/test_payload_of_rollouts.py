@@ -9,10 +9,8 @@ from kubealign_services.roles.driver.rollouts.payload_limits import check_payloa
 from support.bad_specs import whole_job
 
 
-@pytest.mark.parametrize("replayed", [False, True])
-def test_recorded_experts_count(replayed: bool) -> None:
-    rollout = {"sampling": {"maxTokens": 200}, "routingReplay": replayed}
-    job = AlignmentJob.model_validate(whole_job("rloo", {"spec.rollout": rollout}))
+def report_of_prompts() -> PreparationReport:
+    """Return the report of one row with a prompt of 300 tokens."""
     train = DatasetReport(
         kind="prompts",
         source="prompts.jsonl",
@@ -27,10 +25,33 @@ def test_recorded_experts_count(replayed: bool) -> None:
         longest_context_bytes=0,
         columns_left_out=[],
     )
-    report = PreparationReport(context=None, train=train, validation=None)
+    return PreparationReport(context=None, train=train, validation=None)
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_recorded_experts_count(replayed: bool) -> None:
+    rollout = {"sampling": {"maxTokens": 200}, "routingReplay": replayed}
+    job = AlignmentJob.model_validate(whole_job("rloo", {"spec.rollout": rollout}))
+    report = report_of_prompts()
     # 500 tokens of 17 bytes and their record, 200 of 16 bytes of text, and the envelope.
     size = 500 * (17 + 384 * replayed) + 200 * 16 + 8192
     check_payload_limits(job, report, size, record_bytes=384)
     remedy = r"or set rollout\.routingReplay to false \(384 bytes a token\)" if replayed else "long columns$"
     with pytest.raises(UnrecoverableError, match=f"{size} bytes.*{remedy}"):
         check_payload_limits(job, report, size - 1, record_bytes=384)
+
+
+def test_all_sequences_of_an_episode_count() -> None:
+    rollout = {
+        "sampling": {"maxTokens": 200},
+        "workflow": {"function": {"module": "flows:plan"}},
+        "maxSequencesPerSample": 3,
+    }
+    job = AlignmentJob.model_validate(whole_job("rloo", {"spec.rollout": rollout}))
+    # Three times 500 tokens of 17 bytes; the text is that of the last sequence.
+    size = 3 * 500 * 17 + 200 * 16 + 8192
+    check_payload_limits(job, report_of_prompts(), size)
+    with pytest.raises(
+        UnrecoverableError, match=rf"{size} bytes.*lower rollout\.maxSequencesPerSample \(3\)"
+    ):
+        check_payload_limits(job, report_of_prompts(), size - 1)

@@ -319,3 +319,23 @@ async def test_a_model_of_the_critic_scores_only_the_samples_of_its_sources() ->
     assert read_scores(batch, "none") == [None, None, None]
     assert read_scores(batch, "judge") == [5.0, 6.0, 7.0]
     assert "applies.judge" not in batch.sequence_columns
+
+
+async def test_a_model_of_the_critic_scores_the_last_sequence_of_each_sample() -> None:
+    asked: list[list[str]] = []
+
+    async def scores(batch: Batch, names: list[str]) -> dict[str, Tensor]:
+        asked.append(list(batch.sample_ids))
+        firsts = batch.tokens[batch.cu_seqlens[:-1].long()].float()
+        return {name: firsts * (index + 1) for index, name in enumerate(names)}
+
+    client: Any = Model()
+    client.scores = scores
+    scorer = ColocatedScorer(client, ["judge", "style"], None)
+    batch = pack([[5], [6], [7], [8]], ["0/2#0", "0/2#1/0", "0/2#1/1", "1/1#0"])
+    batch.token_columns["loss_mask"] = torch.ones(4)
+    batch.sequence_columns["sample"] = torch.tensor([0, 1, 1, 2])
+    await scorer.score(batch, StepRecord(1))
+    assert asked == [["0/2#0", "0/2#1/1", "1/1#0"]]
+    assert read_scores(batch, "judge") == [5.0, 7.0, 7.0, 8.0]
+    assert read_scores(batch, "style") == [10.0, 14.0, 14.0, 16.0]
