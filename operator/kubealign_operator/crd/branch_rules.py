@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
-from kubealign.spec.algorithms import AlgorithmSpec
+from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.base import field_alias
+from kubealign.spec.field_lookup import nested_model
 from kubealign.spec.sections.rollout import NOTHING_BRANCHES
-from kubealign.spec.workflows.branch_checks import one_sequence_message
-from kubealign_operator.crd.cel import CelRule, implies
+from kubealign.spec.workflows.branch_checks import NEEDS_ONE_SEQUENCE
+from kubealign_operator.crd.cel import CelRule
 
 
 def branch_rules() -> Iterator[CelRule]:
@@ -17,11 +19,15 @@ def branch_rules() -> Iterator[CelRule]:
     )
 
 
-def branch_algorithm_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
-    """Yield the rule that an algorithm needs one sequence for each response."""
-    if not model.accepts_branches:
-        yield CelRule(
-            implies(algorithm_is_set, "self.rollout.maxSequencesPerSample == 1"),
-            one_sequence_message(name),
-            field_path=".rollout.maxSequencesPerSample",
-        )
+def branch_algorithm_rule() -> CelRule:
+    """Return the rule that an algorithm needs one sequence for each response: one rule for all of them."""
+    accepting = " || ".join(
+        f"has(self.algorithm.{field_alias(Algorithm, member)})"
+        for member, field in Algorithm.model_fields.items()
+        if getattr(nested_model(field.annotation), "accepts_branches", False)
+    )
+    return CelRule(
+        f"self.rollout.maxSequencesPerSample == 1 || {accepting}",
+        f"the algorithm {NEEDS_ONE_SEQUENCE}",
+        field_path=".rollout.maxSequencesPerSample",
+    )

@@ -59,7 +59,7 @@ from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, Engine
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
 from kubealign.spec.sections.training import Trainer
 from kubealign.spec.validation_checks import NO_RESPONSES_OF_REWARD_MODEL
-from kubealign_operator.crd.branch_rules import branch_algorithm_rules
+from kubealign_operator.crd.branch_rules import branch_algorithm_rule
 from kubealign_operator.crd.cel import CelRule, cel_string, implies
 from kubealign_operator.crd.colocation_rules import (
     DRAINS_CONDITION,
@@ -98,7 +98,6 @@ def cross_field_rules() -> Iterator[CelRule]:
         yield from _rollout_rules(name, algorithm_is_set, model)
         yield from colocated_algorithm_rules(name, algorithm_is_set, model)
         yield from routing_replay_algorithm_rules(name, algorithm_is_set, model)
-        yield from branch_algorithm_rules(name, algorithm_is_set, model)
         if model.reference_sample:
             yield from _reference_sample_rules(name, algorithm_is_set)
         if model.rated:
@@ -122,6 +121,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     yield from _in_flight_rules()
     yield from mixture_rules()
     yield from tool_call_rules()
+    yield branch_algorithm_rule()
     yield CelRule(
         "!self.checkpoint.recordBatches || !has(self.rollout.scoring) || self.rollout.scoring != 'OnArrival'",
         "recorded batches must repeat bit for bit: write WholeBatch, or remove checkpoint.recordBatches",

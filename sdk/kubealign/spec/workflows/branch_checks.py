@@ -8,14 +8,12 @@ from kubealign.spec.base import field_alias
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.rollout import Rollout
 
+#: Message for an algorithm that needs one sequence for each response, after its name.
+NEEDS_ONE_SEQUENCE = "needs one sequence for each response: write 1, or choose an algorithm such as grpo"
+
 
 def check_branches(algorithm: Algorithm, rollout: Rollout) -> Iterator[tuple[DocumentPath, Any, str]]:
     """Yield the error of responses with several sequences where the algorithm needs one."""
     if rollout.max_sequences_per_sample > 1 and not algorithm.value.accepts_branches:
-        text = one_sequence_message(field_alias(Algorithm, algorithm.member))
+        text = f"{field_alias(Algorithm, algorithm.member)} {NEEDS_ONE_SEQUENCE}"
         yield ("rollout", "maxSequencesPerSample"), rollout.max_sequences_per_sample, text
-
-
-def one_sequence_message(algorithm: str) -> str:
-    """Return the error of several sequences for an algorithm that needs one for each response."""
-    return f"{algorithm} needs one sequence for each response: write 1, or choose an algorithm such as grpo"
