@@ -113,4 +113,5 @@ def copy_columns(merged: Batch, batch: Batch) -> None:
 
 def _sample_index(batch: Batch) -> Tensor:
     """Return the position of the sample of each sequence, from 0, int64 [S]."""
-    return torch.unique_consecutive(batch.sequence(SAMPLE), return_inverse=True)[1]
+    index: Tensor = torch.unique_consecutive(batch.sequence(SAMPLE), return_inverse=True)[1]
+    return index
