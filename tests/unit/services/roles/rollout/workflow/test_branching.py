@@ -5,6 +5,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.v1 import rollout_pb2
@@ -16,12 +18,12 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     SamplingParameters,
 )
-from kubealign_services.roles.rollout.messages import split_into_parts
+from kubealign_services.roles.rollout.messages import split_into_parts, to_rollout
 from kubealign_services.roles.rollout.sample_producers import MultiTurn
 from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
-from kubealign_services.roles.rollout.workflow.episode import Episode
+from kubealign_services.roles.rollout.workflow.episode import Episode, Transcript
 
 TOKENIZER = train_character_tokenizer(["0123456789+=?<>abcdefghijklmnopqrstuvwxyz"])
 
@@ -187,10 +189,19 @@ async def plan_and_solve(one_episode: Episode) -> None:
     one_episode.reward(0.5)
 
 
-def produce(policy: Policy, workflow: Any = plan_and_solve) -> rollout_pb2.Rollout:
+def produce(
+    policy: Policy, workflow: Any = plan_and_solve, transcripts: list[Transcript] | None = None
+) -> rollout_pb2.Rollout:
+    """Return the rollout of an episode, and append the transcript of its first sequence to `transcripts`."""
+    transcripts = [] if transcripts is None else transcripts
+
+    async def play(one_episode: Episode) -> None:
+        await workflow(one_episode)
+        transcripts.append(one_episode.transcript)
+
     branching = Branching(TOKENIZER, max_sequences=2)
     names = {"won": "reward"}
-    producer = MultiTurn(policy, "w", workflow, TOKENIZER, names, branching)  # type: ignore[arg-type]
+    producer = MultiTurn(policy, "w", play, TOKENIZER, names, branching)  # type: ignore[arg-type]
 
     async def first() -> rollout_pb2.Rollout:
         (part,) = split_into_parts(ITEM)
@@ -215,6 +226,37 @@ def test_a_rollout_carries_all_sequences_token_by_token() -> None:
     # Text and end are those of the last sequence; turns and seconds those of the episode.
     assert (rollout.response, rollout.finish_reason) == ("12?987", rollout_pb2.FINISH_REASON_LENGTH)
     assert (rollout.turns, rollout.seconds) == (3, 6.0)
+
+
+@given(
+    turns=st.lists(st.text("0123456789", min_size=1, max_size=4), min_size=1, max_size=3),
+    put=st.text("abc", max_size=2),
+)
+def test_an_episode_of_one_sequence_gives_the_bytes_of_a_plain_sample(turns: list[str], put: str) -> None:
+    async def alternate(one_episode: Episode) -> None:
+        for number in range(len(turns)):
+            await one_episode.generate()
+            if one_episode.room <= len(put) or number + 1 == len(turns):
+                return
+            assert one_episode.put(put)
+
+    rollout = produce(Policy(*turns), alternate, transcripts := [])
+    (transcript,) = transcripts
+    sample = GeneratedSample(
+        request_id="",
+        sample=0,
+        tokens=transcript.tokens,
+        behaviour_logprobs=transcript.behaviour_logprobs,
+        engine_logprobs=transcript.engine_logprobs,
+        versions=transcript.versions,
+        finish=FinishReason.LENGTH if transcript.truncated else FinishReason.STOP,
+        text=transcript.text,
+        seconds=transcript.seconds,
+    )
+    expected = to_rollout(ITEM, sample, "w", loss_mask=transcript.loss_mask)
+    expected.turns = transcript.turns
+    expected.episode_rewards.add(source="won")
+    assert rollout.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
 
 
 def test_rewards_stand_at_the_tokens_of_their_own_sequence() -> None:
