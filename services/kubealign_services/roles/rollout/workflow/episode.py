@@ -169,8 +169,8 @@ class Episode:
         in which it did not are left out. The order is that of the calls. Rewards other than the episode's
         score the last sequence. Several sequences may generate at the same time.
 
-        The response of a sequence has at most max_tokens tokens, and prompt and response together as many
-        as those of the longest prompt of the job's data.
+        The response of a sequence has at most max_tokens tokens, and prompt and response together have at
+        most those of the longest prompt of the job's data and max_tokens.
 
         Args:
             messages: Chat messages, rendered with the policy's chat template and the opening of an answer.
