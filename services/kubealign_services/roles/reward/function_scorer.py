@@ -9,11 +9,11 @@ from safetensors.numpy import load
 
 from kubealign.spec.sections.score_calls import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2
-from kubealign_services.roles.reward.result_scorer import ResultScorer
 from kubealign_services.runtime.rpc.errors import InvalidRequest
 from kubealign_services.scoring.functions.batching import BatchedFunction, Outcome
 from kubealign_services.scoring.functions.protocol import RESPONSE_LENGTH
 from kubealign_services.scoring.functions.results import RewardResult
+from kubealign_services.scoring.result_scorer import ResultScorer
 from kubealign_services.scoring.row_context import read_row_context
 from kubealign_services.scoring.worker import MAX_PULL_COUNT
 

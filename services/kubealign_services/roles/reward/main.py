@@ -10,8 +10,6 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign.spec.sections.validation import ValidationScore
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
 from kubealign_services.roles.reward.group_scorer import GroupScorer
-from kubealign_services.roles.reward.result_scorer import ResultScorer
-from kubealign_services.roles.reward.server_scorer import ServerScorer
 from kubealign_services.roles.reward.servicer import RewardServicer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
@@ -20,7 +18,9 @@ from kubealign_services.scoring.functions.function_pool import FunctionPool
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
 from kubealign_services.scoring.group_requests import auxiliary_kinds
 from kubealign_services.scoring.purposes import scored_purposes
+from kubealign_services.scoring.result_scorer import ResultScorer
 from kubealign_services.scoring.row_sources import restrict_to_sources
+from kubealign_services.scoring.servers.server_scorer import ServerScorer
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import MAX_PULL_COUNT
 

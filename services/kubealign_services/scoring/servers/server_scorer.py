@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from kubealign.spec.sections.score_calls import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2
-from kubealign_services.roles.reward.result_scorer import ResultScorer
 from kubealign_services.scoring.functions.batching import Outcome
+from kubealign_services.scoring.result_scorer import ResultScorer
 from kubealign_services.scoring.row_context import read_row_context
 from kubealign_services.scoring.servers.contract import ServerReward, ServerSample
 
