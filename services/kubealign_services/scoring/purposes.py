@@ -17,6 +17,14 @@ def validation_purpose(set_name: str | None) -> str:
     return VALIDATION if set_name is None else f"{VALIDATION}/{set_name}"
 
 
+def initial_policy_purpose(set_name: str | None) -> str:
+    """Return the purpose of the initial policy's responses to the rows of a validation set, which no scorer
+    takes; None: the rows are those of validation.data.
+    """
+    # No name of a set is empty, so that the purpose is none of a validation set.
+    return f"{VALIDATION}/{set_name or ''}/initial-policy"
+
+
 def is_validation(purpose: str) -> bool:
     """Return True for the purpose of rollouts of a validation, of any set."""
     return purpose.partition("/")[0] == VALIDATION

@@ -185,6 +185,12 @@ class ValidationSampling(SpecModel):
         json_schema_extra=list_map_schema("name"),
         description="Additional scores of the responses.",
     )
+    initial_policy_column: ShortText | None = Field(
+        None,
+        description="Column, for the scores, with a response of the policy with which the job begins, "
+        "sampled once before the first step; a pairwise judge that names it reports the win rate against "
+        "the initial policy. The rows must not have it. null: none is sampled.",
+    )
 
     @model_validator(mode="after")
     def _enough_samples(self) -> "ValidationSampling":

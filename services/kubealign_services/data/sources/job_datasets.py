@@ -119,10 +119,28 @@ def _open_held_out(
     }
     _check_source_column(rewards, rows, datasets)
     _check_reward_columns(rewards, datasets)
+    sampled = _initial_policy_column(rows, datasets)
     for path, score in rows.score_fields():
         for dataset in datasets:
-            _require_scored_columns(dataset, score, format_path(("spec", *path)))
+            _require_scored_columns(dataset.with_columns(sampled), score, format_path(("spec", *path)))
     return datasets
+
+
+def _initial_policy_column(rows: HeldOutRows, datasets: Sequence[RowDataset]) -> dict[str, None]:
+    """Return the column of the initial policy's responses, which the driver adds; empty: there is none.
+
+    Raises DataError where the rows have a column of this name.
+    """
+    column = None if rows.sampling is None else rows.sampling.initial_policy_column
+    if column is None:
+        return {}
+    for dataset in datasets:
+        if column in dataset.columns:
+            raise DataError(
+                f"{rows.field('sampling', 'initialPolicyColumn')}: {dataset.name} has a column {column!r} "
+                "of its own: choose another name"
+            )
+    return {column: None}
 
 
 def _check_source_column(

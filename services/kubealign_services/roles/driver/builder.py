@@ -21,6 +21,7 @@ from kubealign.spec.sections.rollout import (
 from kubealign.spec.sections.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow, PreparedRows
@@ -42,6 +43,7 @@ from kubealign_services.roles.driver.frozen_models.scores import RowScorer
 from kubealign_services.roles.driver.frozen_models.teacher import TEACHER, FrozenTeacher
 from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.parent_run import read_first_step
 from kubealign_services.roles.driver.rollouts.batch_assembly import REFERENCE, SamplingInfo
 from kubealign_services.roles.driver.rollouts.batch_scoring import BatchScoring
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
@@ -69,6 +71,11 @@ from kubealign_services.roles.driver.trainer_client import (
     CriticValues,
     OldLogprobs,
     TrainerClient,
+)
+from kubealign_services.roles.driver.validation.initial_policy import (
+    InitialPolicyResponses,
+    InitialPolicySampler,
+    RowsWithInitialPolicy,
 )
 from kubealign_services.roles.driver.validation.metrics import SummaryOptions
 from kubealign_services.roles.driver.validation.samples import ValidationSample
@@ -385,6 +392,7 @@ def _build_scheduled_rows(
     job, previews = context.job, context.previews
     measurements: list[Measurement] = []
     names: dict[str, str] = {}
+    initial_policy: InitialPolicyResponses | None = None
     algorithm = job.spec.algorithm.value
     if held_out_loss is not None and not algorithm.samples and rows.data.member == algorithm.data:
         measurements.append(held_out_loss(rows, prepared))
@@ -405,25 +413,53 @@ def _build_scheduled_rows(
         }
         names |= rows.score_metrics()
         folder = context.run_dir / "validation"
-        sampler = _build_validation_sampler(context, rows, prepared, sampling, ensure_published, saved)
+        folder = folder if rows.name is None else folder / rows.name
+        compared: Sequence[PreparedRow] = prepared
+        if sampling.initial_policy_column is not None:
+            initial_policy = _build_initial_policy(
+                context, rows, prepared, sampling, ensure_published, folder
+            )
+            compared = RowsWithInitialPolicy(prepared, sampling.initial_policy_column, initial_policy)
+        sampler = _build_validation_sampler(context, rows, compared, sampling, ensure_published, saved)
         measurements.append(
             SampledResponses(
                 sampler,
                 names,
                 rows.group_by,
-                folder if rows.name is None else folder / rows.name,
+                folder,
                 show,
                 SummaryOptions.of_spec(sampling),
                 rows.metric_prefix,
+                initial_policy,
             )
         )
-    return ScheduledRows(rows, measurements, names.values())
+    return ScheduledRows(rows, measurements, names.values(), initial_policy)
+
+
+def _build_initial_policy(
+    context: ValidationContext,
+    rows: HeldOutRows,
+    prepared: PreparedRows,
+    sampling: ValidationSampling,
+    ensure_published: Callable[[int], Awaitable[None]],
+    folder: Path,
+) -> InitialPolicyResponses:
+    """Create the responses of the initial policy to held-out prompts, sampled as those of the validation."""
+    job, collector = context.job, context.collector
+    rollout = job.spec.effective_rollout
+    assert rollout is not None
+    parameters = validation_sampling(rollout.sampling, sampling)
+    plan = build_group_plan(job, rollout, len(prepared), 1, parameters)
+    sampler = InitialPolicySampler(collector, prepared, plan, ensure_published, rows.name)
+    # The first model of an evaluation has whatever step the spec gives it.
+    first_step = None if job.spec.algorithm.evaluate is not None else read_first_step(context.run_dir)
+    return InitialPolicyResponses(sampler, folder, Fence(context.run_dir, collector.fence), first_step)
 
 
 def _build_validation_sampler(
     context: ValidationContext,
     rows: HeldOutRows,
-    prepared: PreparedRows,
+    prepared: Sequence[PreparedRow],
     sampling: ValidationSampling,
     ensure_published: Callable[[int], Awaitable[None]],
     saved: SavedGroups | None,

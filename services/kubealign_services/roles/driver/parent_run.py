@@ -116,6 +116,12 @@ def load_parent_checkpoint(
     return replace(checkpoint, manifest=checkpoint.manifest.model_copy(update={"driver_state": driver_state}))
 
 
+def read_first_step(run_dir: Path) -> int:
+    """Return the step of the weights with which the job begins: 0, or the step of its parent's checkpoint."""
+    record = _read_record(run_dir)
+    return 0 if record is None else record.step
+
+
 def _record_parent(checkpoint: StoredCheckpoint, parent_run: Path, fence: Fence) -> None:
     """Write the parent's steps into the job's history, under the fence before all others, then the record."""
     run_dir, step = fence.run_dir, checkpoint.manifest.step

@@ -12,6 +12,8 @@ _DEFAULT_PROMPT_TOKENS = 8192
 WINDOW_LOADS = 2
 # Groups that a worker pulls at a time, however few samples its engine runs.
 _GROUPS_PER_PULL = 4
+# Bytes of a token's text in UTF-8.
+TEXT_BYTES_PER_TOKEN = 16
 # Most bytes of the messages of one subject, a part of the server's storage.
 _MOST_BYTES = 4 << 30
 
@@ -62,6 +64,7 @@ def bus_bounds(job: AlignmentJob, context_bytes: int = 0, record_bytes: int = 0)
     if job.spec.rollout.routing_replay:
         context_bytes += _longest_sequence(job) * record_bytes
     if context_bytes:
+        context_bytes += initial_policy_bytes(job)
         plain, full = bus_bounds(job), _uncapped_bounds(job, context_bytes)
         return {
             subject: Bounds(
@@ -70,6 +73,13 @@ def bus_bounds(job: AlignmentJob, context_bytes: int = 0, record_bytes: int = 0)
             for subject, bounds in full.items()
         }
     return _uncapped_bounds(job, 0)
+
+
+def initial_policy_bytes(job: AlignmentJob) -> int:
+    """Return the most bytes that a response of the initial policy adds to the columns of held-out rows."""
+    samplings = [rows.sampling for rows in job.spec.held_out_rows if rows.sampling is not None]
+    is_added = any(sampling.initial_policy_column is not None for sampling in samplings)
+    return job.spec.max_sampled_tokens * TEXT_BYTES_PER_TOKEN if is_added else 0
 
 
 def _uncapped_bounds(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]:
@@ -139,6 +149,8 @@ def _windowed_group_sizes(job: AlignmentJob) -> set[int]:
     for rows in job.spec.held_out_rows:
         if rows.sampling is not None:
             sizes.add(rows.sampling.samples_per_prompt)
+            if rows.sampling.initial_policy_column is not None:
+                sizes.add(1)
         elif algorithm.samples:
             sizes.add(1)
     judge = getattr(algorithm, "judged_by", None)

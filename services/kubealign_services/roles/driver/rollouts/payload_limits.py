@@ -6,15 +6,15 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rollout import ReferencePlacement
 from kubealign_services.data.prepared import PreparationReport
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.runtime.process.bus_load import TEXT_BYTES_PER_TOKEN, initial_policy_bytes
 from kubealign_services.scoring.group_requests import auxiliary_kinds, group_sources
 
 # A token and its mask, in a reference's request for a given row.
 _BYTES_PER_GIVEN_TOKEN = 4 + 1
 # A token and its log-probability, as in Score.candidates.
 _BYTES_PER_CANDIDATE = 4 + 4
-# tokens, loss mask, two log-probabilities and a weight version, as in Rollout.sequence; text in UTF-8.
+# tokens, loss mask, two log-probabilities and a weight version, as in Rollout.sequence.
 _BYTES_PER_TOKEN = 4 + 1 + 4 + 4 + 4
-_TEXT_BYTES_PER_TOKEN = 16
 _ENVELOPE_BYTES = 8192
 # Digest and numbers of a sample in the request for the scores of its group.
 _BYTES_PER_GROUP_SAMPLE = 256
@@ -44,7 +44,7 @@ def check_payload_limits(
     rollout = job.spec.effective_rollout
     if rollout is None:
         return
-    context = max(part.longest_context_bytes for part in report.parts)
+    context = max(part.longest_context_bytes for part in report.parts) + initial_policy_bytes(job)
     response = job.spec.max_sampled_tokens
     _check_groups(job, context, max_payload)
     is_recorded = rollout.routing_replay
@@ -52,7 +52,7 @@ def check_payload_limits(
         max_sequence_tokens(job, report)
         * rollout.max_sequences_per_sample
         * (_BYTES_PER_TOKEN + record_bytes * is_recorded)
-        + response * _TEXT_BYTES_PER_TOKEN
+        + response * TEXT_BYTES_PER_TOKEN
         + context
         + _ENVELOPE_BYTES
     )
@@ -92,7 +92,7 @@ def _check_groups(job: AlignmentJob, context_bytes: int, max_payload: int) -> No
                 field = rows.field("sampling", "samplesPerPrompt").removeprefix("spec.")
                 samples[field] = rows.sampling.samples_per_prompt
     for field, count in samples.items():
-        text = count * (most_tokens * _TEXT_BYTES_PER_TOKEN + _BYTES_PER_GROUP_SAMPLE)
+        text = count * (most_tokens * TEXT_BYTES_PER_TOKEN + _BYTES_PER_GROUP_SAMPLE)
         size = text + context_bytes + _ENVELOPE_BYTES
         if size > max_payload:
             raise UnrecoverableError(
@@ -110,7 +110,7 @@ def _check_judgements(job: AlignmentJob, report: PreparationReport, max_payload:
         return
     # Each judgement carries the question's text.
     question = len(judge.prompt) + max_sequence_tokens(job, report)
-    size = (question + judge.max_tokens) * (_BYTES_PER_TOKEN + _TEXT_BYTES_PER_TOKEN) + _ENVELOPE_BYTES
+    size = (question + judge.max_tokens) * (_BYTES_PER_TOKEN + TEXT_BYTES_PER_TOKEN) + _ENVELOPE_BYTES
     if size > max_payload:
         raise UnrecoverableError(
             f"the longest judgement may take {size} bytes, the bus carries messages of at most "
@@ -127,7 +127,7 @@ def _check_questions(job: AlignmentJob, report: PreparationReport, max_payload: 
     response = job.spec.rollout.sampling.max_tokens
     # A question contains two responses, and a third follows.
     tokens = template + max_sequence_tokens(job, report) + 2 * response
-    size = tokens * _BYTES_PER_TOKEN + response * _TEXT_BYTES_PER_TOKEN + _ENVELOPE_BYTES
+    size = tokens * _BYTES_PER_TOKEN + response * TEXT_BYTES_PER_TOKEN + _ENVELOPE_BYTES
     if size > max_payload:
         raise UnrecoverableError(
             f"the longest question about a response may take {size} bytes, the bus carries messages of at "

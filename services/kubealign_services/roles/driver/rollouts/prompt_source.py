@@ -107,7 +107,7 @@ class EpochPrompts:
 class ListPrompts:
     """All rows once, in order. Names are PREFIX/ROW."""
 
-    def __init__(self, rows: PreparedRows, prefix: str) -> None:
+    def __init__(self, rows: Sequence[PreparedRow], prefix: str) -> None:
         self._rows = rows
         self._prefix = prefix
         self._position = 0

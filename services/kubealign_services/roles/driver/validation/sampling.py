@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from dataclasses import dataclass, replace
 
 from kubealign.spec.sections.rewards import Reward
-from kubealign_services.data.prepared import PreparedRows, row_index
+from kubealign_services.data.prepared import PreparedRow, row_index
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
@@ -53,7 +53,7 @@ class ValidationSampler:
     def __init__(
         self,
         collector: RolloutCollector,
-        rows: PreparedRows,
+        rows: Sequence[PreparedRow],
         plan: GroupPlan,
         scorers: ValidationScorers,
         ensure_published: Callable[[int], Awaitable[None]],
@@ -127,7 +127,7 @@ class ValidationSampler:
 class UnsavedPrompts(ListPrompts):
     """All rows once, in order, without those whose samples are saved."""
 
-    def __init__(self, rows: PreparedRows, prefix: str, saved: Collection[str]) -> None:
+    def __init__(self, rows: Sequence[PreparedRow], prefix: str, saved: Collection[str]) -> None:
         super().__init__(rows, prefix)
         self._saved = frozenset(saved)
 

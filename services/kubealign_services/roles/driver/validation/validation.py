@@ -19,6 +19,7 @@ from kubealign_services.roles.driver.sources.batch_sources import FrozenModels
 from kubealign_services.roles.driver.sources.row_batches import RowBatches
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient
+from kubealign_services.roles.driver.validation.initial_policy import InitialPolicyResponses
 from kubealign_services.roles.driver.validation.metrics import SummaryOptions, summarize_samples
 from kubealign_services.roles.driver.validation.samples import ValidationSample
 
@@ -94,6 +95,7 @@ class SampledResponses:
         options: Figures that are reported of each score beside its mean.
         show: Receives the samples for displays.
         prefix: First part of the names of the other metrics.
+        initial_policy: Loaded before the first sample; None: nothing is compared with the initial policy.
     """
 
     def __init__(
@@ -105,8 +107,10 @@ class SampledResponses:
         show: Callable[[JobState, Sequence[ValidationSample]], None],
         options: SummaryOptions,
         prefix: str = METRIC_PREFIX,
+        initial_policy: InitialPolicyResponses | None = None,
     ) -> None:
         self._sample = sample
+        self._initial_policy = initial_policy
         self._metric_names = metric_names
         self._group_by = group_by
         self._folder = folder
@@ -115,6 +119,8 @@ class SampledResponses:
         self._prefix = prefix
 
     async def __call__(self, state: JobState) -> dict[str, float]:
+        if self._initial_policy is not None:
+            await self._initial_policy.load(state)
         samples = await self._sample(state)
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"step-{state.step:06d}.jsonl"
@@ -127,12 +133,14 @@ class SampledResponses:
 class ScheduledRows:
     """Held-out rows and their measurements.
 
-    score_metrics: metrics that a measurement lacks where the score applies to no response.
+    score_metrics: metrics that a measurement lacks where the score applies to no response. initial_policy:
+    responses that must be sampled before the first step; None: none.
     """
 
     rows: HeldOutRows
     measurements: Sequence[Measurement]
     score_metrics: Collection[str] = ()
+    initial_policy: InitialPolicyResponses | None = None
 
     def is_due(self, step: int) -> bool:
         """Return True if a measurement is due after this step."""
@@ -180,7 +188,13 @@ class ValidationSchedule:
         self._seconds = None
 
     async def measure_at_start(self, state: JobState) -> None:
-        """Measure before the first step of an attempt what the spec asks for and no attempt has measured."""
+        """Measure before the first step of an attempt what the spec asks for and no attempt has measured.
+
+        The initial policy's responses are sampled before the first step of the job, whatever is measured.
+        """
+        for entry in self._scheduled:
+            if entry.initial_policy is not None:
+                await entry.initial_policy.load(state)
         await self.measure(state, [entry for entry in self._scheduled if entry.is_missed(state)])
 
     async def measure_due(self, state: JobState) -> None:

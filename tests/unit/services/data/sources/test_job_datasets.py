@@ -105,3 +105,24 @@ def test_columns_of_validation_scores_are_those_of_its_rows(tmp_path: Path) -> N
     path = r"spec\.validation\.sampling\.scores\[0\]\.judge\.task\.pairwise\.baselineColumn"
     with pytest.raises(DataError, match=rf"{path}: .*c\.jsonl has no column 'old'"):
         open_job(tmp_path, data=data, validation=validation("c.jsonl", answer="1"))
+
+
+def test_the_column_of_the_initial_policy_is_added_to_the_rows_of_its_section_alone(tmp_path: Path) -> None:
+    data = {"prompts": {"source": write_rows(tmp_path / "a.jsonl", answer="1")}}
+
+    def validation(scored: dict[str, Any], **sampling: Any) -> dict[str, Any]:
+        rows = {"prompts": {"source": write_rows(tmp_path / "b.jsonl", answer="1")}}
+        return {"data": rows, "sampling": {"scores": [scored], **sampling}}
+
+    wins = judge({"pairwise": {"baselineColumn": "old"}})
+    open_job(tmp_path, data=data, validation=validation(wins, initialPolicyColumn="old"))
+    shown = judge({"pointwise": {}}, template="{response} {old}")
+    open_job(tmp_path, data=data, validation=validation(shown, initialPolicyColumn="old"))
+    with pytest.raises(DataError, match="no column 'old'"):
+        open_job(tmp_path, data=data, validation=validation(wins, initialPolicyColumn="initial"))
+    path = r"spec\.validation\.sampling\.initialPolicyColumn"
+    with pytest.raises(DataError, match=rf"{path}: .*b\.jsonl has a column 'answer' of its own"):
+        open_job(tmp_path, data=data, validation=validation(shown, initialPolicyColumn="answer"))
+    with pytest.raises(DataError, match=r"spec\.rewards\[0\]\..*no column 'old'"):
+        rows = validation(shown, initialPolicyColumn="old")
+        open_job(tmp_path, data=data, rewards=[wins | {"name": "w"}], validation=rows)

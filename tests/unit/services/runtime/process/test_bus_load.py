@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from kubealign.nats_config import MAX_STORE_BYTES
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.messaging.retention_limits import bounds_for
-from kubealign_services.runtime.process.bus_load import RequestWindow, bus_bounds, request_window
+from kubealign_services.runtime.process.bus_load import (
+    RequestWindow,
+    bus_bounds,
+    initial_policy_bytes,
+    request_window,
+)
 from support.tiny_jobs import FROM_CONFIG
 
 REWARDS = [{"name": "exact", "function": {"module": "a:b"}}]
@@ -169,3 +174,22 @@ def test_all_sequences_of_an_episode_fit() -> None:
     episodes = bus_bounds(job(algorithm, rollout={**workflow, "maxSequencesPerSample": 4}))["rollouts"]
     assert episodes.messages == alone.messages
     assert episodes.size_bytes > 3 * alone.size_bytes
+
+
+def test_responses_of_the_initial_policy_are_columns_of_the_rows_of_a_validation() -> None:
+    def validated(column: str | None) -> AlignmentJob:
+        sampling = {"samplesPerPrompt": 4, "maxTokens": 300, "initialPolicyColumn": column}
+        data = {"prompts": {"source": {"path": "held-out.jsonl"}}}
+        algorithm = {"grpo": {"promptsPerStep": 8, "samplesPerPrompt": 4}}
+        return job(algorithm, validation={"data": data, "sampling": sampling})
+
+    plain, compared = validated(None), validated("initial")
+    assert (initial_policy_bytes(plain), initial_policy_bytes(compared)) == (0, 300 * 16)
+    # Above the least bound. The columns of a row are as long as if the row had the response itself.
+    context = 2_000_000
+    longer = bus_bounds(plain, context + 300 * 16)["rollouts"].size_bytes
+    assert (
+        bus_bounds(compared, context)["rollouts"].size_bytes
+        >= longer
+        > bus_bounds(plain, context)["rollouts"].size_bytes
+    )
