@@ -155,7 +155,8 @@ def _worker_groups(spec: AlignmentJobSpec) -> Iterator[_WorkerGroup]:
         if reward.has_processes:
             yield _WorkerGroup(_reward_worker(reward.name), reward.replicas, reward.ranks)
     for score in spec.validation_scores:
-        yield _WorkerGroup(_reward_worker(score.name))
+        if score.policy_judge is None:
+            yield _WorkerGroup(_reward_worker(score.name))
     rollout = spec.own_rollout
     if rollout is not None:
         yield _rollout_workers(spec, rollout.replicas)

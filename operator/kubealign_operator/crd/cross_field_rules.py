@@ -23,8 +23,10 @@ from kubealign.spec.cross_field_validation import (
     CONTRADICTS_OVERLAP,
     HINT_NEEDS_CHAT,
     HINT_NEEDS_TEXT,
+    JUDGES_HAVE_WORKERS,
     NATIVE_RANK_TOO_LARGE,
     NO_CRITIC_TO_TRAIN,
+    NO_JUDGE_OF_DATA,
     NO_MEAN_REWARD,
     NO_NATIVE_ADAPTER,
     NO_NATIVE_DORA,
@@ -116,6 +118,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     yield from _several_teachers_rules()
     yield from _reward_sources_rules()
     yield from _episode_reward_rules()
+    yield from _policy_judge_rules()
     yield _streamed_tokenizer_rule()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
@@ -314,6 +317,33 @@ def _episode_reward_rules() -> Iterator[CelRule]:
         OTHER_ENVIRONMENT_REWARD,
         field_path=".rewards",
     )
+
+
+def _policy_judge_rules() -> Iterator[CelRule]:
+    """Yield the rules of rewards and validation scores by the policy's judgements."""
+    reasons = {
+        JUDGES_HAVE_WORKERS: "self.rollout.placement != 'Own'",
+        NO_JUDGE_OF_DATA: " || ".join(
+            f"has(self.algorithm.{field_alias(Algorithm, member)})"
+            for member, field in Algorithm.model_fields.items()
+            if getattr(nested_model(field.annotation), "makes", None) is ResultKind.DATA
+        ),
+    }
+    scores = "scores.all(s, !has(s.policyJudge))"
+    for message, condition in reasons.items():
+        yield CelRule(
+            implies(condition, "self.rewards.all(r, !has(r.policyJudge))"), message, field_path=".rewards"
+        )
+        yield CelRule(
+            implies(
+                condition,
+                "!has(self.validation) || ((!has(self.validation.sampling) || "
+                f"self.validation.sampling.{scores}) && "
+                f"self.validation.sets.all(e, !has(e.sampling) || e.sampling.{scores}))",
+            ),
+            message,
+            field_path=".validation",
+        )
 
 
 def _reward_sources_rules() -> Iterator[CelRule]:

@@ -88,6 +88,7 @@ from kubealign.spec.sections.optimizers import (
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
 from kubealign.spec.sections.reward_servers import SCALE_IS_EMPTY, JudgeScale
 from kubealign.spec.sections.rewards import (
+    JUDGED_BY_ROLLOUT_WORKERS,
     MAX_SHARDED_NAME,
     NO_CALLS_OF_ITS_OWN,
     NO_CODE_OF_ITS_OWN,
@@ -95,6 +96,7 @@ from kubealign.spec.sections.rewards import (
     NO_GROUPS,
     NO_PROCESS_OF_ITS_OWN,
     NOT_OF_EPISODES,
+    NOT_OF_POLICY_JUDGES,
     REWARD_SOURCES,
     Reward,
 )
@@ -664,7 +666,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         ),
     ],
     Reward: [
-        *exactly_one_of(REWARD_SOURCES),
+        *exactly_one_of([to_camel(name) for name in REWARD_SOURCES]),
         CelRule(
             "has(self.model) || self.placement == 'Own'",
             "is for a single model; other sources run in their own process: set Own",
@@ -704,6 +706,15 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             for name, default in NOT_OF_EPISODES.items()
             for unset in ["!has(self.{})" if default is None else f"self.{{}} == {default}"]
         ),
+        *(
+            CelRule(
+                f"!has(self.policyJudge) || {unset.format(to_camel(name))}",
+                JUDGED_BY_ROLLOUT_WORKERS,
+                field_path=f".{to_camel(name)}",
+            )
+            for name, default in NOT_OF_POLICY_JUDGES.items()
+            for unset in ["!has(self.{})" if default is None else f"self.{{}} == {default}"]
+        ),
         CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",
@@ -739,12 +750,22 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         *_RESERVED_NAME_RULES,
     ],
     ValidationScore: [
-        *exactly_one_of(SCORE_SOURCES),
+        *exactly_one_of([to_camel(name) for name in SCORE_SOURCES]),
         _CODE_TIME_RULE,
         CelRule(
             "self.egress.size() == 0 || !has(self.verifier)", VERIFIER_CONNECTS_NOWHERE, field_path=".egress"
         ),
         CelRule("self.scope == 'Sample' || has(self.function)", SCORES_NO_GROUPS, field_path=".scope"),
+        CelRule(
+            "!has(self.policyJudge) || !has(self.concurrency)",
+            JUDGED_BY_ROLLOUT_WORKERS,
+            field_path=".concurrency",
+        ),
+        CelRule(
+            "!has(self.policyJudge) || self.egress.size() == 0",
+            JUDGED_BY_ROLLOUT_WORKERS,
+            field_path=".egress",
+        ),
         *_RESERVED_NAME_RULES,
     ],
     TrackerSpec: exactly_one_of(

@@ -37,7 +37,7 @@ from kubealign.spec.sections.rollout import (
     SampleScoring,
 )
 from kubealign.spec.sections.training import HeadInit, Trainer
-from kubealign.spec.sections.validation import Validation
+from kubealign.spec.sections.validation import Validation, ValidationScore
 from kubealign.spec.validation_checks import VALIDATION_CHECKS, FieldProblem
 from kubealign.spec.workflows.branch_checks import check_branches
 from kubealign.spec.workflows.tool_call_checks import check_tool_calls
@@ -88,6 +88,11 @@ NO_WORKFLOW_GIVES_REWARDS = (
 )
 OTHER_ENVIRONMENT_REWARD = (
     "the environment gives its reward under the name rollout.workflow.environment.reward"
+)
+NO_JUDGE_OF_DATA = "the algorithm trains and measures no policy that could judge: set judge"
+JUDGES_HAVE_WORKERS = (
+    "rollout workers that take turns with the trainer cannot be asked while the trainer has its turn: set "
+    "rollout.placement to Own, or judge"
 )
 UNSCORED_SOURCE = "no reward scores the responses to this source: name it in the sources of one"
 
@@ -219,6 +224,23 @@ def _check_episode_rewards(
         elif workflow.environment is not None and reward.episode.name != workflow.environment.reward:
             problem = f"{OTHER_ENVIRONMENT_REWARD} ({workflow.environment.reward}): name it so"
             yield (*path, "name"), reward.episode.name, problem
+
+
+def _check_policy_judges(
+    algorithm: Algorithm, rollout: Rollout, rewards: list[Reward], validation: Validation | None
+) -> Iterator[FieldProblem]:
+    """Yield the judgements of a policy that has no rollout workers for them."""
+    entries: list[tuple[DocumentPath, Reward | ValidationScore]] = [
+        (("rewards", index), reward) for index, reward in enumerate(rewards)
+    ]
+    entries += [entry for rows in list_held_out_rows(validation) for entry in rows.score_fields()]
+    for path, entry in entries:
+        if entry.policy_judge is None:
+            continue
+        if algorithm.value.makes is ResultKind.DATA:
+            yield (*path, "policyJudge"), entry.policy_judge, NO_JUDGE_OF_DATA
+        elif rollout.placement is not RolloutPlacement.OWN:
+            yield (*path, "policyJudge"), entry.policy_judge, JUDGES_HAVE_WORKERS
 
 
 def _check_group_scope(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:
@@ -722,6 +744,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_group_scope,
     _check_reward_sources,
     _check_episode_rewards,
+    _check_policy_judges,
     _check_dynamic_sampling,
     _check_checkpoint_source,
     _check_names,

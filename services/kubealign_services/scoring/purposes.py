@@ -25,6 +25,11 @@ def initial_policy_purpose(set_name: str | None) -> str:
     return f"{VALIDATION}/{set_name or ''}/initial-policy"
 
 
+def judgement_purpose(source: str) -> str:
+    """Return the purpose of the policy's judgements for a reward or a validation score."""
+    return f"judge@{source}"
+
+
 def is_validation(purpose: str) -> bool:
     """Return True for the purpose of rollouts of a validation, of any set."""
     return purpose.partition("/")[0] == VALIDATION

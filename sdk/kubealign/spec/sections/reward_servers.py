@@ -30,6 +30,8 @@ _ALL_PLACEHOLDERS = frozenset(
 #: Message for the bounds of a scale.
 SCALE_IS_EMPTY = "must be above lowest"
 
+#: Most characters of kubealign's own templates.
+_OWN_TEMPLATE = 1024
 _PER_REPLICA = "in each replica; null: unlimited."
 
 Rubric: TypeAlias = Annotated[str, Field(min_length=1, max_length=16384)]
@@ -149,13 +151,9 @@ JudgeTemplate: TypeAlias = Annotated[
 ]
 
 
-class JudgeReward(RewardServer):
-    """A language model behind an OpenAI-compatible API (chat completions) as a judge."""
+class JudgeQuestions(SpecModel):
+    """Questions to a judge, and the use of its answers."""
 
-    url: Annotated[str, Field(pattern=HTTP_ADDRESS_PATTERN, max_length=1024)] = Field(
-        description="Address of the API, most often with /v1 at its end; /chat/completions is added."
-    )
-    model: ShortText = Field(description="Name of the model.")
     task: JudgeTask = Field(description="Question to the judge.")
     template: JudgeTemplate | None = Field(
         None,
@@ -164,6 +162,51 @@ class JudgeReward(RewardServer):
         "{second}. It must ask for the answer's form: docs/rewards.md. null: kubealign's own.",
     )
     max_tokens: int = Field(512, ge=1, le=MAX_INT32, description="Most tokens of the judge's answer.")
+    cache_entries: int = Field(
+        4096,
+        ge=0,
+        le=1_000_000,
+        description="Answers that a process keeps: the same question is not asked again. 0: none.",
+    )
+
+    @property
+    def template_characters(self) -> int:
+        """Most characters of a question besides the prompt, the responses and columns of the row."""
+        return _OWN_TEMPLATE + len(self.task.value.rubric) if self.template is None else len(self.template)
+
+    @property
+    def template_columns(self) -> list[str]:
+        """Columns of the data set that the template names."""
+        names = [] if self.template is None else placeholder_names(self.template)
+        return [name for name in names if name not in _ALL_PLACEHOLDERS]
+
+    @model_validator(mode="after")
+    def _fitting_template(self) -> "JudgeQuestions":
+        """Check that the template has the placeholders of the task, and no other task's."""
+        if self.template is None:
+            return self
+        names = placeholder_names(self.template)
+        needed, others = JUDGE_PLACEHOLDERS[self.task.member]
+        missing = [name for name in needed if name not in names]
+        foreign = [name for name in names if name in _ALL_PLACEHOLDERS.difference(needed, others)]
+        fault = ""
+        if missing:
+            fault = f"does not show {{{missing[0]}}}: put it in"
+        elif foreign:
+            allowed = ", ".join(f"{{{name}}}" for name in (*needed, *others))
+            fault = f"has {{{foreign[0]}}}: the placeholders of {self.task.member} are {allowed}, and columns"
+        if fault:
+            raise field_errors(type(self).__name__, (("template",), self.template, fault))
+        return self
+
+
+class JudgeReward(JudgeQuestions, RewardServer):
+    """A language model behind an OpenAI-compatible API (chat completions) as a judge."""
+
+    url: Annotated[str, Field(pattern=HTTP_ADDRESS_PATTERN, max_length=1024)] = Field(
+        description="Address of the API, most often with /v1 at its end; /chat/completions is added."
+    )
+    model: ShortText = Field(description="Name of the model.")
     temperature: float | None = Field(
         None, ge=0, description="Temperature of the judge's answers; null: the server's own."
     )
@@ -181,34 +224,18 @@ class JudgeReward(RewardServer):
         le=MAX_INT32,
         description=f"Most tokens of questions and answers in a minute {_PER_REPLICA}",
     )
-    cache_entries: int = Field(
-        4096,
+
+
+class PolicyJudge(JudgeQuestions):
+    """The job's policy as a judge: the rollout workers answer, with the weights of the response, or later
+    ones.
+    """
+
+    temperature: float = Field(
+        0.0,
         ge=0,
-        le=1_000_000,
-        description="Answers that a replica keeps: the same question is not asked again. 0: none.",
+        description="Temperature of the judgements; 0: greedy decoding. topK and topP are the rollout's.",
     )
-
-    @property
-    def template_columns(self) -> list[str]:
-        """Columns of the data set that the template names."""
-        names = [] if self.template is None else placeholder_names(self.template)
-        return [name for name in names if name not in _ALL_PLACEHOLDERS]
-
-    @model_validator(mode="after")
-    def _fitting_template(self) -> "JudgeReward":
-        """Check that the template has the placeholders of the task, and no other task's."""
-        if self.template is None:
-            return self
-        names = placeholder_names(self.template)
-        needed, others = JUDGE_PLACEHOLDERS[self.task.member]
-        missing = [name for name in needed if name not in names]
-        foreign = [name for name in names if name in _ALL_PLACEHOLDERS.difference(needed, others)]
-        fault = ""
-        if missing:
-            fault = f"does not show {{{missing[0]}}}: put it in"
-        elif foreign:
-            allowed = ", ".join(f"{{{name}}}" for name in (*needed, *others))
-            fault = f"has {{{foreign[0]}}}: the placeholders of {self.task.member} are {allowed}, and columns"
-        if fault:
-            raise field_errors("JudgeReward", (("template",), self.template, fault))
-        return self
+    retries: int = Field(
+        1, ge=0, le=20, description="Repetitions, with other seeds, of a judgement that cannot be used."
+    )

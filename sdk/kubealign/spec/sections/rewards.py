@@ -35,7 +35,7 @@ from kubealign.spec.base import (
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.models import Model
-from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
+from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward, PolicyJudge
 from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls, ScoreScope
 from kubealign.spec.sections.verifiers import Verifier
 
@@ -112,7 +112,17 @@ NO_GROUPS = "only a function or a plugin can score all responses to a prompt at 
 NO_CALLS_OF_ITS_OWN = "a model scores its samples in one batch: remove it"
 
 #: Fields of `Reward`, exactly one of which is set.
-REWARD_SOURCES = ("model", "ensemble", "function", "plugin", "verifier", "http", "judge", "episode")
+REWARD_SOURCES = (
+    "model",
+    "ensemble",
+    "function",
+    "plugin",
+    "verifier",
+    "http",
+    "judge",
+    "policy_judge",
+    "episode",
+)
 
 #: Name under which a workflow gives its reward, where it names none.
 DEFAULT_REWARD = "reward"
@@ -127,6 +137,14 @@ NOT_OF_EPISODES: Mapping[str, Any] = MappingProxyType(
         "pod_template": None,
     }
 )
+
+#: Fields of `Reward` that concern processes of its own, with the value that the policy's judgements leave.
+NOT_OF_POLICY_JUDGES: Mapping[str, Any] = MappingProxyType(
+    {name: default for name, default in NOT_OF_EPISODES.items() if name != "on_error"}
+)
+
+#: Message for a field of NOT_OF_POLICY_JUDGES.
+JUDGED_BY_ROLLOUT_WORKERS = "the rollout workers answer the questions: remove it"
 
 #: Message for a field of NOT_OF_EPISODES.
 NO_PROCESS_OF_ITS_OWN = "the workflow gives the reward in the rollout workers: remove it"
@@ -206,7 +224,8 @@ RewardSources: TypeAlias = Annotated[list[EntryName], Field(min_length=1, max_le
 
 
 class Reward(ScoreCalls, SpecModel):
-    """One reward source: exactly one of model, ensemble, function, plugin, verifier, http, judge and episode.
+    """One reward source: exactly one of model, ensemble, function, plugin, verifier, http, judge,
+    policyJudge and episode.
 
     The reward of a response is the weighted sum over the rewards that apply to it.
     """
@@ -234,6 +253,7 @@ class Reward(ScoreCalls, SpecModel):
     )
     http: HttpReward | None = Field(None, description="A service of yours that scores samples.")
     judge: JudgeReward | None = Field(None, description="A language model of another server.")
+    policy_judge: PolicyJudge | None = Field(None, description="The job's own policy as a judge.")
     episode: EpisodeRewardSource | None = Field(
         None, description="What the workflow gives its response, turn by turn or at the end."
     )
@@ -269,14 +289,15 @@ class Reward(ScoreCalls, SpecModel):
         30.0,
         gt=0,
         description="Longest time that the function may take for one sample. Samples that were scored "
-        "together and take longer are scored again in smaller calls. With http and judge: time of a request.",
+        "together and take longer are scored again in smaller calls. With http and judge: time of a request; "
+        "with policyJudge: of a judgement, its wait included.",
     )
     on_error: RewardErrorPolicy | None = Field(
         None,
         description="Not for models: effect of a sample for which the function raises or takes "
         "longer than timeoutSeconds, twice, or for which another server gives no reward after all retries. "
-        "With Retry the job fails after several timeouts of a function in a row. null: Skip for http and "
-        "judge, else Retry.",
+        "With Retry the job fails after several timeouts of a function in a row. null: Skip for http, "
+        "judge and policyJudge, else Retry.",
     )
     standardize: RewardStandardization | None = Field(
         None, description="Standardisation to mean 0 and standard deviation 1; null: none."
@@ -304,7 +325,7 @@ class Reward(ScoreCalls, SpecModel):
     @property
     def has_processes(self) -> bool:
         """True where processes of the reward's own compute it."""
-        return self.placement is RewardPlacement.OWN and self.episode is None
+        return self.placement is RewardPlacement.OWN and self.episode is None and self.policy_judge is None
 
     @property
     def models(self) -> list[Model]:
@@ -323,7 +344,7 @@ class Reward(ScoreCalls, SpecModel):
             raise field_errors("Reward", (("onError",), self.on_error, NO_ERRORS_OF_ITS_OWN))
         if self.models and self.concurrency is not None:
             raise field_errors("Reward", (("concurrency",), self.concurrency, NO_CALLS_OF_ITS_OWN))
-        if (self.models or self.verifier is not None) and self.egress:
+        if (self.models or self.verifier is not None or self.policy_judge is not None) and self.egress:
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
         if self.scores_groups and self.function is None and self.plugin is None:
             raise field_errors("Reward", (("scope",), self.scope, NO_GROUPS))
@@ -332,6 +353,11 @@ class Reward(ScoreCalls, SpecModel):
             for name, default in NOT_OF_EPISODES.items():
                 if getattr(self, name) != default:
                     problem = ((to_camel(name),), getattr(self, name), NO_PROCESS_OF_ITS_OWN)
+                    raise field_errors("Reward", problem)
+        if self.policy_judge is not None:
+            for name, default in NOT_OF_POLICY_JUDGES.items():
+                if getattr(self, name) != default:
+                    problem = ((to_camel(name),), getattr(self, name), JUDGED_BY_ROLLOUT_WORKERS)
                     raise field_errors("Reward", problem)
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise field_errors(

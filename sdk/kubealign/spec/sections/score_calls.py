@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from kubealign.spec.base import field_errors
-from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
+from kubealign.spec.sections.reward_servers import HttpReward, JudgeQuestions, JudgeReward, PolicyJudge
 from kubealign.spec.sections.verifiers import Verifier
 
 #: Calls in flight of a score of another server, where the spec states none.
@@ -42,6 +42,7 @@ class ScoreCalls:
     verifier: Verifier | None
     http: HttpReward | None
     judge: JudgeReward | None
+    policy_judge: PolicyJudge | None
     concurrency: int | None
     timeout_seconds: float
     on_error: RewardErrorPolicy | None
@@ -58,6 +59,11 @@ class ScoreCalls:
         return self.http is not None or self.judge is not None
 
     @property
+    def questions(self) -> JudgeQuestions | None:
+        """Questions to a judge, another server's or the policy; None: the score is no judge's."""
+        return self.policy_judge if self.judge is None else self.judge
+
+    @property
     def calls_in_flight(self) -> int:
         """Number of concurrent calls of each replica."""
         return self.concurrency or (_SERVER_CONCURRENCY if self.calls_a_server else 1)
@@ -65,7 +71,8 @@ class ScoreCalls:
     @property
     def error_policy(self) -> RewardErrorPolicy:
         """Effect of a sample without a score."""
-        return self.on_error or (RewardErrorPolicy.SKIP if self.calls_a_server else RewardErrorPolicy.RETRY)
+        may_skip = self.calls_a_server or self.policy_judge is not None
+        return self.on_error or (RewardErrorPolicy.SKIP if may_skip else RewardErrorPolicy.RETRY)
 
     def check_code_time(self, title: str) -> None:
         """Check that a verifier of programs ends before it is stopped. Raises ValidationError of `title`."""
@@ -81,7 +88,8 @@ class ScoreCalls:
         """Return field -> column of the data set that the source needs."""
         if self.verifier is not None:
             return {f"verifier.{field}": column for field, column in self.verifier.named_columns().items()}
-        if self.judge is not None:
-            columns = self.judge.task.named_columns()
-            return {f"judge.task.{field}": column for field, column in columns.items()}
+        if self.questions is not None:
+            member = "judge" if self.policy_judge is None else "policyJudge"
+            columns = self.questions.task.named_columns()
+            return {f"{member}.task.{field}": column for field, column in columns.items()}
         return {}

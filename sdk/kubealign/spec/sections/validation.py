@@ -24,8 +24,8 @@ from kubealign.spec.benchmark_rows import BenchmarkRows
 from kubealign.spec.pods.egress import EGRESS_DESCRIPTION, Egress
 from kubealign.spec.regular_expressions import check_one_group
 from kubealign.spec.sections.data import Data
-from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward
-from kubealign.spec.sections.rewards import RewardFunction
+from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward, PolicyJudge
+from kubealign.spec.sections.rewards import JUDGED_BY_ROLLOUT_WORKERS, RewardFunction
 from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls, ScoreScope
 from kubealign.spec.sections.verifiers import Verifier
 
@@ -36,7 +36,7 @@ PassCount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
 
 
 #: Fields of `ValidationScore`, exactly one of which is set.
-SCORE_SOURCES = ("function", "verifier", "http", "judge")
+SCORE_SOURCES = ("function", "verifier", "http", "judge", "policy_judge")
 
 #: Message for the egress of a score that is a verifier.
 VERIFIER_CONNECTS_NOWHERE = "a verifier connects to no server: remove it"
@@ -47,7 +47,7 @@ SCORES_NO_GROUPS = "only a function can score all responses to a prompt at once:
 
 class ValidationScore(ScoreCalls, SpecModel):
     """A score of responses sampled for validation, which is reported and never trained on: exactly one of
-    function, verifier, http and judge.
+    function, verifier, http, judge and policyJudge.
     """
 
     name: EntryName = Field(
@@ -63,6 +63,9 @@ class ValidationScore(ScoreCalls, SpecModel):
         None,
         description="A language model of another server. With the task pairwise the score is the win rate "
         "against a column of the rows.",
+    )
+    policy_judge: PolicyJudge | None = Field(
+        None, description="The measured weights as a judge, which judge their own responses."
     )
     concurrency: int | None = Field(
         None,
@@ -80,12 +83,13 @@ class ValidationScore(ScoreCalls, SpecModel):
         30.0,
         gt=0,
         description="Longest time that the function may take for one sample. Samples that were scored "
-        "together and take longer are scored again in smaller calls. With http and judge: time of a request.",
+        "together and take longer are scored again in smaller calls. With http and judge: time of a request; "
+        "with policyJudge: of a judgement, its wait included.",
     )
     on_error: RewardErrorPolicy | None = Field(
         None,
         description="Effect of a sample for which the source gives no score, as for a reward. null: Skip for "
-        "http and judge, else Retry.",
+        "http, judge and policyJudge, else Retry.",
     )
     egress: Egress = Field(
         default_factory=list, description=f"Destinations that the function or score {EGRESS_DESCRIPTION}"
@@ -97,6 +101,10 @@ class ValidationScore(ScoreCalls, SpecModel):
         require_exactly_one(self, list(SCORE_SOURCES))
         if self.verifier is not None and self.egress:
             raise field_errors("ValidationScore", (("egress",), self.egress, VERIFIER_CONNECTS_NOWHERE))
+        for name in ("concurrency", "egress"):
+            value = getattr(self, name)
+            if self.policy_judge is not None and value:
+                raise field_errors("ValidationScore", ((name,), value, JUDGED_BY_ROLLOUT_WORKERS))
         if self.scores_groups and self.function is None:
             raise field_errors("ValidationScore", (("scope",), self.scope, SCORES_NO_GROUPS))
         self.check_code_time("ValidationScore")

@@ -176,8 +176,9 @@ def _check_reward_columns(rewards: Mapping[str, Reward], datasets: Sequence[RowD
 def _require_scored_columns(rows: RowDataset, entry: ScoreCalls, path: str) -> None:
     columns = {f"{path}.{field}": column for field, column in entry.named_columns().items()}
     require_columns(rows, columns)
-    for column in () if entry.judge is None else entry.judge.template_columns:
-        require_columns(rows, {f"{path}.judge.template": column})
+    member = "judge" if entry.policy_judge is None else "policyJudge"
+    for column in () if entry.questions is None else entry.questions.template_columns:
+        require_columns(rows, {f"{path}.{member}.template": column})
 
 
 def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> list[RowDataset]:

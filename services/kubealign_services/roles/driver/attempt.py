@@ -42,6 +42,7 @@ from kubealign_services.roles.driver.checkpoint_upload import wait_until_address
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
 from kubealign_services.roles.driver.concurrency import run_in_thread
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
+from kubealign_services.roles.driver.judging.builder import open_policy_judges
 from kubealign_services.roles.driver.loop import run_training_loop
 from kubealign_services.roles.driver.metrics.batch_metrics import objective_metrics
 from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
@@ -136,6 +137,7 @@ async def run_attempt(
                     progress.report_resume(state.step)
                 collector = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
                 await stack.enter_async_context(collector)
+                await stack.enter_async_context(open_policy_judges(context.job, prepared, collector))
                 job_context = JobContext(
                     job=context.job,
                     prepared=prepared,

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.reward_servers import PolicyJudge
+from kubealign.spec.sections.rewards import Reward
+from kubealign.spec.sections.validation import ValidationScore
 from kubealign_services.messaging.retention_limits import Bounds, bounds_for, message_bytes
 
 # Assumed prompt length, in tokens, of jobs that do not set data.maxTokens.
@@ -90,7 +93,7 @@ def _uncapped_bounds(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]
     samples = max(size * window.groups(size) for size in sizes)
     full_window = bounds_for(
         # Groups of one sample each are the largest number of work items.
-        groups=samples,
+        groups=samples * _messages_a_sample(job),
         samples_per_group=1,
         sources=_count_sources(job),
         longest_sequence=_longest_sequence(job),
@@ -110,6 +113,8 @@ def _bounds_of_step(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]:
     if getattr(algorithm, "longest_prompt_template", 0):
         # The LLM judge gets a prompt for each sample and answers twice.
         groups, samples = groups * samples, 2
+    if policy_judges(job):
+        groups, samples = groups * samples * _messages_a_sample(job), 1
     return bounds_for(
         groups=groups,
         samples_per_group=samples,
@@ -119,6 +124,17 @@ def _bounds_of_step(job: AlignmentJob, context_bytes: int) -> dict[str, Bounds]:
         rollout_copies=_count_copies(job),
         context_bytes=context_bytes,
     )
+
+
+def policy_judges(job: AlignmentJob) -> list[PolicyJudge]:
+    """Return the policy's judgements that the job asks for."""
+    entries: list[Reward | ValidationScore] = [*job.spec.rewards, *job.spec.validation_scores]
+    return [entry.policy_judge for entry in entries if entry.policy_judge is not None]
+
+
+def _messages_a_sample(job: AlignmentJob) -> int:
+    """Return the number of work items and rollouts of a sample: its own, and those of its judgements."""
+    return 1 + 2 * len(policy_judges(job))
 
 
 def _count_sources(job: AlignmentJob) -> int:
@@ -174,6 +190,8 @@ def _longest_sequence_of_step(job: AlignmentJob) -> int:
     response = rollout.sampling.max_tokens if rollout is not None else 0
     tokens = (spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response
     tokens *= 1 if rollout is None else rollout.max_sequences_per_sample
+    # The second response of a comparison is a text of the row, of any length: context_bytes counts it.
+    tokens += max((own.template_characters + own.max_tokens for own in policy_judges(job)), default=0)
     template_tokens: int = getattr(spec.algorithm.value, "longest_prompt_template", 0)
     # The prompt of the LLM judge contains two responses.
     return tokens + 2 * response + template_tokens if template_tokens else tokens

@@ -7,7 +7,7 @@ from kubealign.spec.sections.score_calls import ScoreCalls
 from kubealign_services.scoring.servers.contract import ServerReward
 from kubealign_services.scoring.servers.endpoint import Endpoint
 from kubealign_services.scoring.servers.http_reward import HttpServerReward
-from kubealign_services.scoring.servers.judge.judge_reward import CHAT_PATH, JudgeServerReward
+from kubealign_services.scoring.servers.judge.judge_reward import CHAT_PATH, JudgedReward, ServerModel
 
 #: Requests of a comparison, whose two orders are asked for at the same time.
 _REQUESTS_PER_CALL = 2
@@ -29,7 +29,7 @@ async def open_server_reward(reward: ScoreCalls) -> AsyncIterator[ServerReward]:
     assert reward.judge is not None
     name, url = f"reward {reward.name}: judge", reward.judge.url.rstrip("/") + CHAT_PATH
     async with Endpoint(name, reward.judge, url, reward.timeout_seconds, connections) as endpoint:
-        judge = JudgeServerReward(reward.judge, endpoint)
+        judge = JudgedReward(reward.judge, ServerModel(reward.judge, endpoint))
         try:
             yield judge
         finally:

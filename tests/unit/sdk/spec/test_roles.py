@@ -333,3 +333,12 @@ def test_scorers_by_name(document: Make) -> None:
         LookupError, match=r"no reward or validation score long; there are \['exact', 'short'\]"
     ):
         spec.scorer("long")
+
+
+def test_the_rollout_workers_answer_the_questions_of_a_policy_judge(document: Make) -> None:
+    judged = {"policyJudge": {"task": {"pointwise": {}}}}
+    scores = [*VALIDATION["sampling"]["scores"], {"name": "liked", **judged}]
+    validation = VALIDATION | {"sampling": {"scores": scores}}
+    changes = {"spec.rewards": [{"name": "own", **judged}], "spec.validation": validation}
+    processes = names(document("rloo", changes))
+    assert [name for name in processes if name.startswith("reward")] == ["reward-short-0"]

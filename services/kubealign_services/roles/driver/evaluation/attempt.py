@@ -10,6 +10,7 @@ from kubealign_services.roles.driver.builder import ValidationContext, build_mea
 from kubealign_services.roles.driver.cancellation import run_until_any, wait_until_replaced
 from kubealign_services.roles.driver.evaluation.loop import EvaluationRun, measure_models
 from kubealign_services.roles.driver.evaluation.record import EVALUATION_FOLDER, EvaluationRecord
+from kubealign_services.roles.driver.judging.builder import open_policy_judges
 from kubealign_services.roles.driver.metrics.progress import ProgressTracker, heartbeat_payload
 from kubealign_services.roles.driver.metrics.report import MetricSink, MetricsReport
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
@@ -47,7 +48,10 @@ async def evaluate_models(
             rows.name: SavedGroups(folder if rows.name is None else folder / rows.name, run_fence)
             for rows in spec.held_out_rows
         }
-        async with RolloutCollector(bus, fence, deadline.stop, progress.report_wait) as collector:
+        async with (
+            RolloutCollector(bus, fence, deadline.stop, progress.report_wait) as collector,
+            open_policy_judges(context.job, prepared, collector),
+        ):
             context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, report))
             measured = ValidationContext(
                 job=context.job,

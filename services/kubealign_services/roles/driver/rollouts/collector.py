@@ -29,6 +29,8 @@ _DECODERS: dict[str, Callable[[bytes], rollout_pb2.Rollout | scoring_pb2.Score]]
 }
 #: Called with a group whose last sample has arrived.
 OnGroupGenerated = Callable[[RolloutGroup], Coroutine[Any, Any, None]]
+#: Called with a rollout that has arrived, and the version of the weights that was demanded for it.
+RequestScore = Callable[[rollout_pb2.Rollout, int], None]
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,8 @@ class RolloutCollector:
         self._on_generated: dict[GroupTracker, OnGroupGenerated] = {}
         # Context of the latest request, which names its trace.
         self._request_context = contextvars.Context()
+        # Source -> request for the score of a rollout and the version of the weights demanded for it.
+        self._scorers: dict[str, RequestScore] = {}
         self._failures: list[GroupFailure] = []
         self._update_event = asyncio.Event()
         self._receivers: list[asyncio.Task[None]] = []
@@ -105,6 +109,15 @@ class RolloutCollector:
         """Stop delivering results to this tracker."""
         del self._trackers[tracker]
         self._on_generated.pop(tracker, None)
+
+    def add_scorer(self, source: str, request: RequestScore) -> None:
+        """Request the scores of a source here, and not by the bus: its scorer calls `deliver`."""
+        self._scorers[source] = request
+
+    def deliver(self, score: scoring_pb2.Score) -> None:
+        """Add a score of this process to the trackers of its group."""
+        self._dispatch(score)
+        self._update_event.set()
 
     def count_outstanding(self) -> dict[str, int]:
         """Count open requests: groups_in_flight (incomplete), groups_waiting (complete, not taken),
@@ -239,6 +252,10 @@ class RolloutCollector:
                 group = ledger.groups[message.group_id]
                 was_generated = group.generated_at is not None
                 failure = ledger.add_rollout(message, now)
+                if group.rollouts.get(message.sample) is message:
+                    for source in ledger.sources:
+                        if source in self._scorers:
+                            self._scorers[source](message, group.min_version)
                 if group.generated_at is not None and not was_generated and ledger in self._on_generated:
                     calls.append(self._on_generated[ledger](group))
             else:

@@ -6,7 +6,11 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rollout import ReferencePlacement
 from kubealign_services.data.prepared import PreparationReport
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.runtime.process.bus_load import TEXT_BYTES_PER_TOKEN, initial_policy_bytes
+from kubealign_services.runtime.process.bus_load import (
+    TEXT_BYTES_PER_TOKEN,
+    initial_policy_bytes,
+    policy_judges,
+)
 from kubealign_services.scoring.group_requests import auxiliary_kinds, group_sources
 
 # A token and its mask, in a reference's request for a given row.
@@ -40,6 +44,7 @@ def check_payload_limits(
     _check_candidates(job, report, max_payload)
     _check_rows(job, report, max_payload)
     _check_judgements(job, report, max_payload)
+    _check_policy_judges(job, report, max_payload)
     _check_questions(job, report, max_payload)
     rollout = job.spec.effective_rollout
     if rollout is None:
@@ -117,6 +122,21 @@ def _check_judgements(job: AlignmentJob, report: PreparationReport, max_payload:
             f"{max_payload}: lower judge.maxTokens ({judge.max_tokens}) or rollout.sampling.maxTokens "
             f"({job.spec.rollout.sampling.max_tokens})"
         )
+
+
+def _check_policy_judges(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
+    """Check the judgements of rewards and validation scores by the policy."""
+    # A comparison has a text of the row too: a token has a byte at least.
+    row = max(part.longest_context_bytes for part in report.parts) + initial_policy_bytes(job)
+    for judge in policy_judges(job):
+        tokens = judge.template_characters + max_sequence_tokens(job, report) + row + judge.max_tokens
+        size = tokens * (_BYTES_PER_TOKEN + TEXT_BYTES_PER_TOKEN) + _ENVELOPE_BYTES
+        if size > max_payload:
+            raise UnrecoverableError(
+                f"the longest judgement by the policy may take {size} bytes, the bus carries messages of "
+                f"at most {max_payload}: lower policyJudge.maxTokens ({judge.max_tokens}), maxTokens of "
+                f"rollout.sampling or validation ({job.spec.max_sampled_tokens}), or drop long columns"
+            )
 
 
 def _check_questions(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:

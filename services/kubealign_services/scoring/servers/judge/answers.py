@@ -29,10 +29,14 @@ class Winner(StrEnum):
 
 @dataclass(frozen=True)
 class JudgeAnswer:
-    """Text of an answer, and the number of tokens of question and answer; 0 where the server reports none."""
+    """Text of an answer, and the number of tokens of question and answer; 0 where the server reports none.
+
+    version: version of the policy's weights that gave it; None: another model did.
+    """
 
     text: str
     tokens: int
+    version: int | None = None
 
 
 def read_chat_answer(answer: Any) -> JudgeAnswer:
@@ -41,11 +45,12 @@ def read_chat_answer(answer: Any) -> JudgeAnswer:
         text = answer["choices"][0]["message"]["content"]
         usage = answer.get("usage") or {}
         tokens = int(usage.get("total_tokens") or 0)
+        version = answer.get("weight_version")
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise UnusableAnswer("the answer has no choices[0].message.content") from error
     if not isinstance(text, str) or not text.strip():
         raise UnusableAnswer("the judge's answer is empty: it may need more maxTokens")
-    return JudgeAnswer(text, tokens)
+    return JudgeAnswer(text, tokens, version)
 
 
 def read_score(text: str, scale: JudgeScale) -> tuple[float, str]:

@@ -4,11 +4,12 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from aiolimiter import AsyncLimiter
 
-from kubealign.spec.sections.reward_servers import JudgeReward, JudgeScale
+from kubealign.spec.sections.reward_servers import JudgeQuestions, JudgeReward, JudgeScale
 from kubealign_services.scoring.functions.batching import Outcome
 from kubealign_services.scoring.functions.errors import RewardError
 from kubealign_services.scoring.functions.results import RewardResult
@@ -22,23 +23,65 @@ T = TypeVar("T")
 
 CHAT_PATH = "/chat/completions"
 _MINUTE = 60.0
-#: Verdict on a question: value, explanation, and tokens.
-_Verdict = tuple[T, str, int]
 
 
-class JudgeServerReward:
-    """A ServerReward by a judge. Close it when no call is in progress.
+@dataclass(frozen=True)
+class _Verdict(Generic[T]):
+    """Verdict on a question. version: that of the policy's weights; None: another model gave it."""
 
-    Metrics of each response: judge.tokens, of its questions and answers; judge.cached, the share of answers
-    that were there already.
-    """
+    value: T
+    explanation: str
+    tokens: int
+    version: int | None
+
+
+class ChatModel(Protocol):
+    """Model that answers questions."""
+
+    def request(self, question: str) -> dict[str, Any]:
+        """Return the request with a question, as JSON. Equal requests may share an answer."""
+
+    async def answer(self, request: dict[str, Any], read: Callable[[Any], T]) -> T:
+        """Return what `read` makes of the answer, in the form of /chat/completions. Raises RewardError.
+
+        Args:
+            read: Raises UnusableAnswer for an answer to be requested again.
+        """
+
+
+class ServerModel:
+    """A ChatModel of another server, within its limits."""
 
     def __init__(self, spec: JudgeReward, endpoint: Endpoint) -> None:
         self._spec = spec
         self._endpoint = endpoint
-        self._cache: AnswerCache[_Verdict[Any]] = AnswerCache(spec.cache_entries)
         self._requests = _limiter(spec.requests_per_minute)
         self._tokens = _limiter(spec.tokens_per_minute)
+
+    def request(self, question: str) -> dict[str, Any]:
+        return chat_request(self._spec, question)
+
+    async def answer(self, request: dict[str, Any], read: Callable[[Any], T]) -> T:
+        if self._requests is not None:
+            await self._requests.acquire()
+        if self._tokens is not None:
+            estimate = estimate_tokens(self._spec, request["messages"][0]["content"])
+            await self._tokens.acquire(min(estimate, self._tokens.max_rate))
+        return await self._endpoint.post(request, read)
+
+
+class JudgedReward:
+    """A ServerReward by a judge. Close it when no call is in progress.
+
+    Metrics of each response: judge.tokens, of its questions and answers; judge.cached, the share of answers
+    that were there already; judge.version, the least version of the policy's weights that gave an answer,
+    where it is the judge.
+    """
+
+    def __init__(self, spec: JudgeQuestions, model: ChatModel) -> None:
+        self._spec = spec
+        self._model = model
+        self._cache: AnswerCache[_Verdict[Any]] = AnswerCache(spec.cache_entries)
 
     async def close(self) -> None:
         await self._cache.close()
@@ -58,35 +101,30 @@ class JudgeServerReward:
             return error
         verdicts = [verdict for verdict, _ in answers]
         metrics = {
-            "judge.tokens": float(sum(tokens for (_, _, tokens), cached in answers if not cached)),
+            "judge.tokens": float(sum(verdict.tokens for verdict, cached in answers if not cached)),
             "judge.cached": sum(cached for _, cached in answers) / len(answers),
         }
+        versions = [verdict.version for verdict in verdicts if verdict.version is not None]
+        if versions:
+            metrics["judge.version"] = float(min(versions))
         if self._spec.task.pairwise is not None:
             return _pairwise_result(verdicts, metrics)
         return _scored_result(verdicts[0], self._spec.task.value.scale, metrics)
 
     async def _ask(self, question: str, read: Callable[[Any], _Verdict[Any]]) -> tuple[_Verdict[Any], bool]:
         """Return the verdict on a question, and whether it was there already."""
-        request = chat_request(self._spec, question)
+        request = self._model.request(question)
         key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-
-        async def ask() -> _Verdict[Any]:
-            if self._requests is not None:
-                await self._requests.acquire()
-            if self._tokens is not None:
-                estimate = estimate_tokens(self._spec, question)
-                await self._tokens.acquire(min(estimate, self._tokens.max_rate))
-            return await self._endpoint.post(request, read)
-
-        return await self._cache.get(key, ask)
+        return await self._cache.get(key, lambda: self._model.answer(request, read))
 
     def _read_score(self, answer: Any) -> _Verdict[float]:
         chat = read_chat_answer(answer)
-        return (*read_score(chat.text, self._spec.task.value.scale), chat.tokens)
+        score, explanation = read_score(chat.text, self._spec.task.value.scale)
+        return _Verdict(score, explanation, chat.tokens, chat.version)
 
     def _read_winner(self, answer: Any) -> _Verdict[Winner]:
         chat = read_chat_answer(answer)
-        return (*read_winner(chat.text), chat.tokens)
+        return _Verdict(*read_winner(chat.text), chat.tokens, chat.version)
 
 
 def _limiter(per_minute: int | None) -> AsyncLimiter | None:
@@ -94,20 +132,19 @@ def _limiter(per_minute: int | None) -> AsyncLimiter | None:
 
 
 def _scored_result(verdict: _Verdict[float], scale: JudgeScale, metrics: dict[str, float]) -> RewardResult:
-    score, explanation, _ = verdict
-    reward = (score - scale.lowest) / (scale.highest - scale.lowest)
-    return RewardResult(reward, metrics, f"score {score:g}: {explanation}")
+    reward = (verdict.value - scale.lowest) / (scale.highest - scale.lowest)
+    return RewardResult(reward, metrics, f"score {verdict.value:g}: {verdict.explanation}")
 
 
 def _pairwise_result(verdicts: Sequence[_Verdict[Winner]], metrics: dict[str, float]) -> RewardResult:
     """Return the share of the two orders that the response has won, as the first and as the second one."""
     shares = [
-        0.5 if winner is Winner.TIE else float(winner is own)
-        for own, (winner, _, _) in zip((Winner.FIRST, Winner.SECOND), verdicts, strict=True)
+        0.5 if verdict.value is Winner.TIE else float(verdict.value is own)
+        for own, verdict in zip((Winner.FIRST, Winner.SECOND), verdicts, strict=True)
     ]
     words = {0.0: "lost", 0.5: "tied", 1.0: "won"}
     explanation = "\n".join(
-        f"{words[share]} as the {order} response: {text}"
-        for share, order, (_, text, _) in zip(shares, ("first", "second"), verdicts, strict=True)
+        f"{words[share]} as the {order} response: {verdict.explanation}"
+        for share, order, verdict in zip(shares, ("first", "second"), verdicts, strict=True)
     )
     return RewardResult(sum(shares) / 2, metrics, explanation)

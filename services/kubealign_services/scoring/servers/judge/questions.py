@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.placeholders import fill_placeholders
-from kubealign.spec.sections.reward_servers import JudgeReward, JudgeScale
+from kubealign.spec.sections.reward_servers import JudgeQuestions, JudgeReward, JudgeScale
 from kubealign_services.scoring.servers.contract import ServerSample
 
 _MATERIAL = """<rubric>
@@ -50,7 +50,7 @@ _TEMPLATES = {"pointwise": _POINTWISE, "reference": _REFERENCE, "pairwise": _PAI
 _TOKEN_CHARACTERS = 4
 
 
-def build_questions(spec: JudgeReward, sample: ServerSample) -> list[str]:
+def build_questions(spec: JudgeQuestions, sample: ServerSample) -> list[str]:
     """Return the messages to the judge about a sample: two for a comparison, in both orders.
 
     Returns none where the row's answer or baseline is null: the reward does not apply.
@@ -71,7 +71,7 @@ def build_questions(spec: JudgeReward, sample: ServerSample) -> list[str]:
     return [_fill(spec, sample, values)]
 
 
-def _fill(spec: JudgeReward, sample: ServerSample, values: Mapping[str, Any]) -> str:
+def _fill(spec: JudgeQuestions, sample: ServerSample, values: Mapping[str, Any]) -> str:
     template = spec.template or _TEMPLATES[spec.task.member]
 
     def text(name: str) -> str:

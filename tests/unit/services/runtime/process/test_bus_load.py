@@ -193,3 +193,18 @@ def test_responses_of_the_initial_policy_are_columns_of_the_rows_of_a_validation
         >= longer
         > bus_bounds(plain, context)["rollouts"].size_bytes
     )
+
+
+def test_judgements_of_the_policy_are_further_work_items_and_rollouts() -> None:
+    algorithm = {"grpo": {"promptsPerStep": 50_000, "samplesPerPrompt": 4}}
+    judge = {"task": {"pointwise": {}}, "template": "{response}" + "?" * 90, "maxTokens": 400}
+    plain = bus_bounds(job(algorithm))
+    judged = bus_bounds(job(algorithm, rewards=[{"name": "own", "policyJudge": judge}]))
+    assert plain["work"].messages == 2 * 50_000
+    assert judged["work"].messages == judged["rollouts"].messages == 2 * 3 * 200_000
+    # Prompt and response have 1000 and 256 tokens, template and judgement 100 and 400.
+    bytes_of = {
+        name: bounds["rollouts"].size_bytes / bounds["rollouts"].messages
+        for name, bounds in (("plain", plain), ("judged", judged))
+    }
+    assert bytes_of == {"plain": 4096 + 1256 * 32, "judged": 4096 + 1756 * 32}

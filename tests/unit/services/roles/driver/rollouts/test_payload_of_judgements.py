@@ -9,6 +9,24 @@ from kubealign_services.roles.driver.rollouts.payload_limits import check_payloa
 from support.bad_specs import whole_job
 
 
+def report(longest_prompt: int, context_bytes: int = 0) -> PreparationReport:
+    train = DatasetReport(
+        kind="prompts",
+        source="prompts.jsonl",
+        rows_read=1,
+        rows_kept=1,
+        dropped=0,
+        truncated=0,
+        unknown_tokens=0,
+        longest_prompt=longest_prompt,
+        longest_response=0,
+        longest_sequence=longest_prompt,
+        longest_context_bytes=context_bytes,
+        columns_left_out=[],
+    )
+    return PreparationReport(context=None, train=train, validation=None)
+
+
 def test_a_judgement_that_does_not_fit_fails_with_remedies() -> None:
     judge = {"prompt": "{response}" + "?" * 90, "maxTokens": 400}
     job = AlignmentJob.model_validate(
@@ -21,22 +39,24 @@ def test_a_judgement_that_does_not_fit_fails_with_remedies() -> None:
             },
         )
     )
-    train = DatasetReport(
-        kind="prompts",
-        source="prompts.jsonl",
-        rows_read=1,
-        rows_kept=1,
-        dropped=0,
-        truncated=0,
-        unknown_tokens=0,
-        longest_prompt=300,
-        longest_response=0,
-        longest_sequence=300,
-        longest_context_bytes=0,
-        columns_left_out=[],
-    )
-    report = PreparationReport(context=None, train=train, validation=None)
     # (100 + 300 + 200 + 400) tokens of 17 + 16 bytes, and the envelope's 8192.
-    check_payload_limits(job, report, 41_192)
+    check_payload_limits(job, report(300), 41_192)
     with pytest.raises(UnrecoverableError, match=r"41192 bytes.*lower judge.maxTokens \(400\)"):
-        check_payload_limits(job, report, 41_191)
+        check_payload_limits(job, report(300), 41_191)
+
+
+def test_a_judgement_of_a_reward_that_does_not_fit_fails_with_remedies() -> None:
+    judge = {"task": {"pointwise": {}}, "template": "{response}" + "?" * 90, "maxTokens": 400}
+    job = AlignmentJob.model_validate(
+        whole_job(
+            "rloo",
+            {
+                "spec.rewards": [{"name": "own", "policyJudge": judge}],
+                "spec.rollout": {"sampling": {"maxTokens": 200}},
+            },
+        )
+    )
+    # (100 + 300 + 200 + 50 + 400) tokens of 17 + 16 bytes, and the envelope's 8192.
+    check_payload_limits(job, report(300, 50), 42_842)
+    with pytest.raises(UnrecoverableError, match=r"42842 bytes.*lower policyJudge.maxTokens \(400\)"):
+        check_payload_limits(job, report(300, 50), 42_841)
