@@ -142,3 +142,22 @@ async def test_a_metric_that_a_set_does_not_have_is_an_error_once_it_is_measured
     ):
         await measured.attempt(JobState(), 9, after_step=lambda state: steps.append(state.step))
     assert steps == [1]
+
+
+async def test_the_initial_policy_is_sampled_before_the_first_step(
+    tmp_path: Path,
+) -> None:
+    class InitialPolicy:
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        async def load(self, state: JobState) -> None:
+            self.steps.append(state.step)
+
+    validation = Validation.model_validate({"data": DATA, "everySteps": 4, "atStart": False})
+    initial: Any = InitialPolicy()
+    [rows] = list_held_out_rows(validation)
+    report = MetricsReport(tmp_path / "metrics.jsonl", 1, [])
+    schedule = ValidationSchedule(validation, [ScheduledRows(rows, [], (), initial)], report)
+    await schedule.measure_at_start(JobState())
+    assert initial.steps == [0]
