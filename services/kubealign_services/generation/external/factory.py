@@ -29,7 +29,7 @@ from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTL
 from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
 from kubealign_services.generation.external.vllm.parameters import TargetLayers
 from kubealign_services.generation.external.weight_files import WeightFiles
-from kubealign_services.generation.torch_engine.model.causal_model import end_tokens, read_config
+from kubealign_services.generation.model_folder import end_tokens, read_config
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.training.adapters.targets import select_target_layers
 

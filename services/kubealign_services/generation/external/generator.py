@@ -29,7 +29,7 @@ from kubealign_services.generation.external.samples import (
     to_generated_sample,
 )
 from kubealign_services.generation.external.weight_files import WeightFiles, batch_tensors
-from kubealign_services.generation.torch_engine.request_validation import check_request
+from kubealign_services.generation.request_validation import check_request
 
 NO_WEIGHTS = -1
 _NO_BASE = "an adapter came before the weights that it is an adapter to"

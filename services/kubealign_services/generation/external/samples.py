@@ -17,7 +17,7 @@ from kubealign_services.generation.contract import (
     SamplingParameters,
 )
 from kubealign_services.generation.external.contract import ExternalSample
-from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
+from kubealign_services.generation.stop_strings import StopStrings
 
 
 def is_truncated(sampling: SamplingParameters) -> bool:

@@ -16,12 +16,17 @@ from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
+from kubealign_services.generation.model_folder import end_tokens, read_config
+from kubealign_services.generation.request_validation import check_request
 from kubealign_services.generation.torch_engine.attention.attention_plan import UnsupportedEngineModel
-from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager, pages_for
+from kubealign_services.generation.torch_engine.kv_cache.page_manager import (
+    PageManager,
+    check_room,
+    pages_for,
+)
 from kubealign_services.generation.torch_engine.kv_cache.routing_pages import RoutingPages
-from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, end_tokens, read_config
+from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from kubealign_services.generation.torch_engine.model.model_runner import LocalModelRunner, ModelRunner
-from kubealign_services.generation.torch_engine.request_validation import check_request, check_room
 from kubealign_services.generation.torch_engine.sampling.sampler import sample
 from kubealign_services.generation.torch_engine.scheduler.running_batch import RunningBatch
 from kubealign_services.generation.torch_engine.scheduler.scheduler import ScheduledStep, Scheduler

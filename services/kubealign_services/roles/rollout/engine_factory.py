@@ -9,9 +9,9 @@ from kubealign.roles import rollout_worker_number
 from kubealign.spec.sections.engines import Engine, TorchEngineSpec
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.generation.contract import REFERENCE_VERSION, Generator
+from kubealign_services.generation.model_folder import read_config
 from kubealign_services.generation.reference_engine import EngineWithReference
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine, create_local_runner
-from kubealign_services.generation.torch_engine.model.causal_model import read_config
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.tensor_parallel import open_leader_generator
 from kubealign_services.roles.rollout.token_counter import make_token_counter

@@ -17,7 +17,7 @@ from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.engines import Engine
 from kubealign.v1 import refit_pb2
 from kubealign_services.generation.contract import EngineLoad, Generator, RolloutEngine
-from kubealign_services.generation.torch_engine.model.causal_model import read_config
+from kubealign_services.generation.model_folder import read_config
 from kubealign_services.generation.torch_engine.tensor_parallel.engine_factory import (
     create_leader_engine,
     create_worker_runner,

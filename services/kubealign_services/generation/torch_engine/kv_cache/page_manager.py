@@ -6,6 +6,7 @@ Pure bookkeeping.
 import numpy as np
 from numpy.typing import NDArray
 
+from kubealign_services.generation.contract import GenerationRequest, RequestRefused
 from kubealign_services.generation.torch_engine.kv_cache.page_pool import PagePool, Pages
 from kubealign_services.generation.torch_engine.kv_cache.prefix_tree import PrefixTree
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS
@@ -14,6 +15,28 @@ from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS
 def pages_for(tokens: int) -> int:
     """Return the number of pages for a number of tokens."""
     return -(-tokens // PAGE_TOKENS)
+
+
+def check_room(request: GenerationRequest, pages: int, page_bytes: int) -> None:
+    """Raise RequestRefused for a request of which not even one sample fits into the whole cache.
+
+    Args:
+        pages: Largest number of cache pages, of `page_bytes` each.
+    """
+    prompt, most = len(request.prompt_tokens), request.sampling.max_tokens
+    # The last token is sampled, but its keys and values are never needed.
+    needed = pages_for(prompt + most - 1)
+    if needed > pages:
+        raise RequestRefused(
+            f"request {request.request_id!r}: a prompt of {prompt} tokens and max_tokens {most} need "
+            f"{_format_gib(needed * page_bytes)} of keys and values, and the engine has "
+            f"{_format_gib(pages * page_bytes)}: set rollout.engine.torch.cacheGib to as much, or allow "
+            "fewer tokens"
+        )
+
+
+def _format_gib(count: int) -> str:
+    return f"{count / 2**30:.3g} GiB"
 
 
 class PageManager:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kubealign_services.generation.contract import FinishReason, GeneratedSample, GenerationRequest
+from kubealign_services.generation.stop_strings import StopStrings
 from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager
 from kubealign_services.generation.torch_engine.kv_cache.routing_pages import RoutingPages
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
-from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
 from kubealign_services.generation.torch_engine.scheduler.admission import PrefillChunk, admit
 from kubealign_services.generation.torch_engine.scheduler.running_batch import (
     Decode,

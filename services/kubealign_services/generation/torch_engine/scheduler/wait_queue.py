@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kubealign_services.generation.contract import GenerationRequest
+from kubealign_services.generation.stop_strings import StopStrings
 from kubealign_services.generation.torch_engine.kv_cache.page_pool import Pages
-from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
 from kubealign_services.generation.torch_engine.scheduler.response_buffer import PartialResponse
 from kubealign_services.training.expert_routing import Routing
 

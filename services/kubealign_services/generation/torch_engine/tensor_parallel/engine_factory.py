@@ -9,8 +9,8 @@ from typing import Any
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from kubealign.spec.sections import engines as engine_spec
+from kubealign_services.generation.model_folder import read_config
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine, default_device
-from kubealign_services.generation.torch_engine.model.causal_model import read_config
 from kubealign_services.generation.torch_engine.tensor_parallel.commands import CommandReceiver, CommandSender
 from kubealign_services.generation.torch_engine.tensor_parallel.leader import LeaderModelRunner, ProcessesLost
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_model import ShardedModel

@@ -21,8 +21,9 @@ from kubealign.spec.sections import engines as engine_spec
 from kubealign_services.data.errors import DataError
 from kubealign_services.generation.contract import FinishReason, GenerationRequest, SamplingParameters
 from kubealign_services.generation.external.factory import read_model_info
+from kubealign_services.generation.model_folder import end_tokens
 from kubealign_services.generation.torch_engine import TorchRolloutEngine, UnsupportedEngineModel
-from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, end_tokens
+from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from support.chat_templates import FAMILIES, ChatFamily
 
 MODELS = ["llama-gqa", "llama-tied", "qwen2", "mistral-window", "qwen2-some-windows", "gpt-neox", "gpt2"]

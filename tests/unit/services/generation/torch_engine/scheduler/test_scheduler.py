@@ -25,12 +25,12 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     SamplingParameters,
 )
+from kubealign_services.generation.stop_strings import StopStrings
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.generation.torch_engine.kv_cache.page_manager import pages_for
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
 from kubealign_services.generation.torch_engine.sampling.philox import uniform_numbers
 from kubealign_services.generation.torch_engine.sampling.sampler import SamplingInputs, sample
-from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
 
 Numbers = list[int] | NDArray[np.int64]
 

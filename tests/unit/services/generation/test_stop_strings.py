@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
+from kubealign_services.generation.stop_strings import StopStrings
 
 Ids = Callable[[bytes], list[int]]
 

@@ -1,10 +1,9 @@
-"""Validation of requests: rejects those that can never be served."""
+"""Validation of requests: rejects those that no engine can serve."""
 
 import math
 from collections.abc import Container
 
 from kubealign_services.generation.contract import GenerationRequest, RequestRefused, SamplingParameters
-from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS
 
 
 def check_request(
@@ -41,28 +40,6 @@ def check_request(
             f"a prompt of {len(prompt)} tokens and max_tokens {request.sampling.max_tokens} make "
             f"{len(prompt) + request.sampling.max_tokens}, more than the model's context of {context}"
         )
-
-
-def check_room(request: GenerationRequest, pages: int, page_bytes: int) -> None:
-    """Raise RequestRefused for a request of which not even one sample fits into the whole cache.
-
-    Args:
-        pages: Largest number of cache pages, of `page_bytes` each.
-    """
-    prompt, most = len(request.prompt_tokens), request.sampling.max_tokens
-    # The last token is sampled, but its keys and values are never needed.
-    needed = -(-(prompt + most - 1) // PAGE_TOKENS)
-    if needed > pages:
-        raise RequestRefused(
-            f"request {request.request_id!r}: a prompt of {prompt} tokens and max_tokens {most} need "
-            f"{_format_gib(needed * page_bytes)} of keys and values, and the engine has "
-            f"{_format_gib(pages * page_bytes)}: set rollout.engine.torch.cacheGib to as much, or allow "
-            "fewer tokens"
-        )
-
-
-def _format_gib(count: int) -> str:
-    return f"{count / 2**30:.3g} GiB"
 
 
 def _sampling_error(sampling: SamplingParameters, vocabulary: int) -> str | None:
