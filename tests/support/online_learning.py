@@ -32,8 +32,8 @@ from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, to_sampling_proto
-from kubealign_services.roles.rollout.engine_factory import create_engine_with_reference
 from kubealign_services.roles.rollout.messages import split_into_parts, to_rollout
+from kubealign_services.roles.rollout.torch_generator import create_engine_with_reference
 from kubealign_services.scoring.combination import combine_rewards
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend

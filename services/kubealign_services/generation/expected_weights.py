@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+
+from kubealign_services.data.models.checkpoint_layout import to_checkpoint_layout
 
 
 class ExpectedWeights:
@@ -98,7 +99,7 @@ def _checkpoint_weights(model: torch.nn.Module, own: dict[str, Tensor]) -> dict[
     if not isinstance(model, PreTrainedModel):
         return own
     with _NoContiguousCopies():
-        return dict(revert_weight_conversion(model, own))
+        return to_checkpoint_layout(model, own)
 
 
 def _check_views(own: dict[str, Tensor], weights: dict[str, Tensor]) -> None:

@@ -16,6 +16,9 @@ _TRANSFORMERS = (
     "transformers.models.auto.tokenization_auto",
 )
 
+#: Module of a rollout worker that brings kubealign's own engine; workers with other engines do not import it.
+_TORCH_ENGINE = "kubealign_services.roles.rollout.torch_generator"
+
 
 def modules_to_preload(jobs: Iterable[AlignmentJob]) -> list[str]:
     """Return the import names, heavy libraries first.
@@ -29,7 +32,9 @@ def modules_to_preload(jobs: Iterable[AlignmentJob]) -> list[str]:
     )
     own = [f"transformers.models.{kind}.modeling_{kind}" for kind in types]
     main = dict.fromkeys(process.module for job in jobs for process in roles(job))
-    return [*_LIBRARIES, *_TRANSFORMERS, *own, *main]
+    rollouts = (job.spec.effective_rollout for job in jobs)
+    has_torch_engine = any(rollout is not None and rollout.engine.torch is not None for rollout in rollouts)
+    return [*_LIBRARIES, *_TRANSFORMERS, *own, *main, *([_TORCH_ENGINE] if has_torch_engine else [])]
 
 
 def _model_types(model: Model) -> Iterator[str]:

@@ -25,6 +25,7 @@ def context_length(config: PretrainedConfig) -> int | None:
 
 def _rope_parameters(text: PretrainedConfig) -> Iterator[Mapping[str, Any]]:
     """Yield the config's set of rotary parameters, or the set of each type of layers."""
-    rope = getattr(text, "rope_parameters", None) or {}
+    # transformers 4 has the second name.
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     yield rope
     yield from (each for each in rope.values() if isinstance(each, Mapping))

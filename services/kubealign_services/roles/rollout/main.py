@@ -10,6 +10,7 @@ from kubealign.process_settings import ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import InFlightPolicy, Rollout
+from kubealign_services.data.models.transformers_four import open_readable_policy
 from kubealign_services.data.prepared import PreparedJob, load_prepared
 from kubealign_services.data.rows.field_mapping import chat_template_kwargs
 from kubealign_services.generation.contract import Generator
@@ -18,7 +19,6 @@ from kubealign_services.roles.rollout.engine_environment import enter_engine_env
 from kubealign_services.roles.rollout.engine_factory import open_generator
 from kubealign_services.roles.rollout.folder_weights import FolderWeights, version_folders
 from kubealign_services.roles.rollout.servicer import RolloutServicer
-from kubealign_services.roles.rollout.tensor_parallel import make_shard_selector, run_follower
 from kubealign_services.roles.rollout.weights import (
     BASE_VERSION,
     WorkerWeights,
@@ -28,7 +28,7 @@ from kubealign_services.roles.rollout.weights import (
 from kubealign_services.roles.rollout.worker import RolloutWorker
 from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
-from kubealign_services.roles.rollout.workflow.factory import open_sample_producer
+from kubealign_services.roles.rollout.workflow.factory import check_workflow_libraries, open_sample_producer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.loop_watchdog import watch_event_loop
@@ -53,13 +53,16 @@ async def serve(context: ProcessContext, open_engine: OpenEngine = open_generato
     rollout = context.job.spec.effective_rollout
     if rollout is None:
         raise PermanentFailure(f"{context.job.spec.algorithm.member} does not sample in this job")
-    prepared = load_prepared(settings.run_dir)
-    folder = prepared.model_folder("policy")
+    check_workflow_libraries(rollout.workflow)
     trains, trainer = context.job.spec.algorithm.value.trains, context.job.spec.trainer
     if trains:
         check_base_libraries(trainer)
     timeout = rollout.refit.timeout_seconds
-    async with context.bus() as bus, open_engine(context, rollout.engine, folder) as generator:
+    async with (
+        open_readable_policy(load_prepared(settings.run_dir), settings.shared_memory) as prepared,
+        context.bus() as bus,
+        open_engine(context, rollout.engine, prepared.model_folder("policy")) as generator,
+    ):
         if not trains:
             stored = FolderWeights(generator, version_folders(context.job, prepared))
             await stored.load()
@@ -71,10 +74,17 @@ async def serve(context: ProcessContext, open_engine: OpenEngine = open_generato
             if trainer.lora is not None:
                 # The base weights of the adapters.
                 async with generator.paused(InFlightPolicy.DRAIN):
-                    await generator.refit(read_folder_weights(folder, trainer), BASE_VERSION)
+                    await generator.refit(
+                        read_folder_weights(prepared.model_folder("policy"), trainer), BASE_VERSION
+                    )
 
         await load_base()
-        select_shard = make_shard_selector(rollout.engine, settings.rank)
+        select_shard = None
+        if rollout.engine.torch is not None:
+            # Imported on demand: the torch engine does not run in every engine's environment.
+            from kubealign_services.roles.rollout.tensor_parallel import make_shard_selector
+
+            select_shard = make_shard_selector(rollout.engine, settings.rank)
         async with open_receiver(settings, rollout.refit, select_shard) as setup:
             refit = RefitWorker(
                 settings.name, bus, setup.receiver, generator, timeout, context.job.spec.in_flight
@@ -166,6 +176,8 @@ async def _serve_or_follow(context: ProcessContext) -> None:
     if settings.rank == 0 or rollout is None or rollout.engine.torch is None:
         await serve(context)
     else:
+        from kubealign_services.roles.rollout.tensor_parallel import run_follower
+
         folder = load_prepared(settings.run_dir).model_folder("policy")
         await run_follower(context, rollout.engine.torch, folder)
 

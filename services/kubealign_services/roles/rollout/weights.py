@@ -8,11 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
 
 from kubealign.spec.sections.training import Trainer
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.checkpoints.fence import StaleFence
+from kubealign_services.data.models.checkpoint_layout import has_converted_layout, to_checkpoint_layout
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.runtime.model_cache import local_copy
 from kubealign_services.runtime.process.failures import PermanentFailure
@@ -23,7 +23,6 @@ from kubealign_services.training.adapters.quantization import (
     round_weight,
     select_quantized_layers,
 )
-from kubealign_services.training.torch_backend.checkpoints.export import has_converted_layout
 from kubealign_services.training.torch_backend.precision import compute_dtype
 from kubealign_services.weights.receive.refit_worker import Quarantined
 
@@ -145,7 +144,7 @@ def read_folder_weights(folder: Path, trainer: Trainer | None = None) -> Iterato
     weights = _module_weights(model, trainer)
     # A model that stacks its experts has other names than its checkpoint.
     converted = has_converted_layout(model)
-    yield from revert_weight_conversion(model, dict(weights)).items() if converted else weights
+    yield from to_checkpoint_layout(model, dict(weights)).items() if converted else weights
 
 
 def _module_weights(model: PreTrainedModel, trainer: Trainer | None) -> Iterator[tuple[str, Tensor]]:

@@ -388,6 +388,12 @@ def test_fork_server_preloads_model_modules(tmp_path: Path) -> None:
     assert len(result) == len(set(result))
 
 
+@pytest.mark.parametrize(("engine", "imported"), [("torch", True), ("tensorrtLLM", False)])
+def test_only_workers_with_the_torch_engine_preload_it(engine: str, imported: bool) -> None:
+    job = with_spec(PPO, ("rollout: {", f"rollout: {{engine: {{{engine}: {{}}}}, "))
+    assert ("kubealign_services.roles.rollout.torch_generator" in modules_to_preload([job])) is imported
+
+
 @pytest.mark.slow
 def test_the_fork_server_does_not_import_bitsandbytes() -> None:
     """Import what is preloaded for a job with a quantised base: after bitsandbytes' calls of CUDA, no forked

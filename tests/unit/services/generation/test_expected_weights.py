@@ -94,6 +94,6 @@ def test_a_parameter_whose_parts_are_no_views_is_refused(monkeypatch: pytest.Mon
     def copied(model: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: weight.clone() for name, weight in weights.items()}
 
-    monkeypatch.setattr(expected_weights, "revert_weight_conversion", copied)
+    monkeypatch.setattr(expected_weights, "to_checkpoint_layout", copied)
     with pytest.raises(ValueError, match=r"stores 'model\.embed_tokens\.weight' in another form"):
         WeightLoader(model)

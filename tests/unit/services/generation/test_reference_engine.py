@@ -17,8 +17,8 @@ from kubealign_services.generation.contract import (
     SamplingParameters,
 )
 from kubealign_services.generation.reference_engine import EngineWithReference
-from kubealign_services.roles.rollout.engine_factory import create_engine_with_reference
 from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.torch_generator import create_engine_with_reference
 from support.engine_contract.generation import CAPACITY, Samples, Subject, torch_engine
 from support.engine_contract.own_engines import OwnEngineContract
 from support.engine_contract.tiny_model import adapter, model, weights, write_model

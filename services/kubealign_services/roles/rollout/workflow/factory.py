@@ -5,11 +5,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
+import transformers
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.workflows.environments import EnvironmentSpec, ObservationFormat
 from kubealign.spec.workflows.workflow import WorkflowSpec as WorkflowSpec
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.models.checkpoint_layout import TRANSFORMERS_MAJOR
 from kubealign_services.data.tokenization.message_turns import MessageTurns
 from kubealign_services.environments.contract import EnvironmentFailed
 from kubealign_services.environments.pool import EnvironmentPool
@@ -21,11 +23,25 @@ from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
 from kubealign_services.roles.rollout.workflow.environment import EnvironmentWorkflow
 from kubealign_services.roles.rollout.workflow.tool_calls import ToolCallWorkflow
 from kubealign_services.roles.rollout.workflow.tool_use import ToolWorkflow
+from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.scoring.functions.function_process import ToolProcess
 from kubealign_services.tools.job_tools import JobTools
 from kubealign_services.tools.mcp_server import McpUnavailable
 from kubealign_services.tools.parsers.registry import make_parser
 from kubealign_services.tools.toolbox import open_toolbox
+
+
+def check_workflow_libraries(spec: WorkflowSpec | None) -> None:
+    """Raise PermanentFailure for a workflow where transformers 4 is installed.
+
+    Version 4 renders special tokens within a message as special tokens, so that the result of a tool could
+    end a turn.
+    """
+    if spec is not None and TRANSFORMERS_MAJOR < 5:
+        raise PermanentFailure(
+            f"spec.rollout.workflow needs transformers 5; the environment of the engine has "
+            f"{transformers.__version__}: set rollout.engine.torch or rollout.engine.vllm"
+        )
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from transformers.core_model_loading import revert_weight_conversion
 
 from kubealign.spec.sections.training import Lora
+from kubealign_services.data.models.checkpoint_layout import has_converted_layout
 from kubealign_services.training.adapters.peft_folder import ADAPTER_FOLDER, write_peft_adapter
 from kubealign_services.training.files.hf_folder import atomic_folder, export_config
 from kubealign_services.training.torch_backend.model.fsdp import full_tensor
@@ -54,11 +55,6 @@ def named_weights(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     originals = {id(tensor) for name, tensor in named if name not in tied}
     once = ((name, tensor) for name, tensor in named if not (name in tied and id(tensor) in originals))
     return dequantized(backbone, once)
-
-
-def has_converted_layout(backbone: PreTrainedModel) -> bool:
-    """Return True when the checkpoint stores the weights in another layout than the model."""
-    return bool(getattr(backbone, "_weight_conversions", None))
 
 
 def export_folder(

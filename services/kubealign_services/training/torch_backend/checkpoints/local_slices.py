@@ -9,7 +9,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import PreTrainedModel
 
-from kubealign_services.training.torch_backend.checkpoints.export import has_converted_layout, named_weights
+from kubealign_services.data.models.checkpoint_layout import has_converted_layout
+from kubealign_services.training.torch_backend.checkpoints.export import named_weights
 from kubealign_services.training.torch_backend.model.fsdp import reshard
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 from kubealign_services.training.weight_slices import WeightSlice
