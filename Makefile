@@ -6,6 +6,8 @@ RUN := $(VENV)/bin
 SEED ?= 1
 RUNS ?= runs
 DATA ?= ../shared/data/gsm8k
+# Interpreter, 3.11 or newer, that has TensorRT-LLM: NVIDIA's image has one.
+TENSORRT_LLM_PYTHON ?= python3
 BUILDER ?= $(or $(shell command -v docker),$(shell command -v podman),buildah)
 REGISTRY ?=
 TAG ?= 0.1.0
@@ -44,7 +46,7 @@ UNIT_OPTIONS ?=
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client/test_bare_wheel.py tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-llm gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images images-test bench bench-full results bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo demo-llm gsm8k test test-full test-chaos test-fast test-unit test-integration test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images image-tensorrt-llm images-test bench bench-full results bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -76,6 +78,15 @@ $(VENV)/.vllm: $(RUN)/uv requirements/vllm.txt requirements/vllm_test.txt pyproj
 	$(RUN)/uv venv --quiet --clear --python $(RUN)/python $(VENV)/vllm
 	$(RUN)/uv pip install --python $(VENV)/vllm/bin/python --quiet --no-deps --require-hashes -r requirements/vllm.txt -r requirements/vllm_test.txt
 	$(RUN)/uv pip install --python $(VENV)/vllm/bin/python --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# TensorRT-LLM comes from NVIDIA's image or index: the environment adds packages to those of an interpreter that has it.
+$(VENV)/.tensorrt-llm: $(RUN)/uv requirements/tensorrt_llm.txt requirements/vllm_test.txt pyproject.toml
+	@$(TENSORRT_LLM_PYTHON) -c 'import importlib.util as u, sys; sys.exit(None if u.find_spec("tensorrt_llm") else "TENSORRT_LLM_PYTHON is $(TENSORRT_LLM_PYTHON), which has no package tensorrt_llm: name an interpreter that has it")'
+	$(RUN)/uv venv --quiet --clear --system-site-packages --python $(TENSORRT_LLM_PYTHON) $(VENV)/tensorrt-llm
+	$(RUN)/uv pip install --python $(VENV)/tensorrt-llm/bin/python --quiet --no-deps --require-hashes -r requirements/tensorrt_llm.txt -r requirements/build.txt
+	$(RUN)/uv pip install --python $(VENV)/tensorrt-llm/bin/python --quiet --no-deps --require-hashes -r requirements/vllm_test.txt
+	$(RUN)/uv pip install --python $(VENV)/tensorrt-llm/bin/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Trackers whose libraries conflict with the driver's run in an environment of their own.
@@ -203,6 +214,10 @@ images: ## Build the images of operator, dashboard, bus, services, and of worker
 	$(BUILDER) build $(BUILD_ARGS) -f images/triton/Containerfile --build-arg SERVICES=$(REGISTRY)kubealign-services:$(TAG) -t $(REGISTRY)kubealign-triton:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/vllm/Containerfile --build-arg SERVICES=$(REGISTRY)kubealign-services:$(TAG) -t $(REGISTRY)kubealign-vllm:$(TAG) .
 
+# Not part of `images`: the base is NVIDIA's, with tens of gigabytes and a licence of its own.
+image-tensorrt-llm: ## Build the image of workers with TensorRT-LLM on NVIDIA's image of it (REGISTRY=... TAG=... BUILDER=... BUILD_ARGS=...)
+	$(BUILDER) build $(BUILD_ARGS) -f images/tensorrt-llm/Containerfile -t $(REGISTRY)kubealign-tensorrt-llm:$(TAG) .
+
 images-test: $(VENV)/.dev ## Build and test all images without a registry: root, buildah, mmdebstrap, 30 GB of disk
 	$(RUN)/python -m tests.cluster.support.built_images
 
@@ -246,6 +261,7 @@ lock: $(RUN)/uv ## Update the lock files of all dependencies
 	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra mcp --extra bitsandbytes requirements/vllm.in requirements/build.in --override requirements/vllm_overrides.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm.txt
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra mcp --extra bitsandbytes requirements/vllm_cuda.in requirements/build.in --override requirements/vllm_cuda_overrides.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm_cuda.txt
+	$(RUN)/uv pip compile pyproject.toml --extra tensorrt-llm requirements/tensorrt_llm.in --override requirements/tensorrt_llm_overrides.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/tensorrt_llm.txt
 	$(RUN)/uv pip compile requirements/vllm_test.in -c requirements/vllm.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm_test.txt
 	$(RUN)/uv pip compile requirements/trackers.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trackers.txt
 	$(RUN)/uv pip compile requirements/trl_ppo.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trl_ppo.txt

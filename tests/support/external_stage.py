@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kubealign.spec.sections.engines import OpenAIEngineSpec, VllmEngineSpec
+from kubealign.spec.sections.engines import OpenAIEngineSpec, TensorRTLLMEngineSpec, VllmEngineSpec
 from kubealign.spec.sections.training import Lora
 from kubealign_services.generation.external.factory import open_external_engine
 from support.engine_contract.generation import Subject
@@ -21,7 +21,7 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(
-    spec: VllmEngineSpec | OpenAIEngineSpec, lora: Lora, folder: Path, memory: Path
+    spec: VllmEngineSpec | OpenAIEngineSpec | TensorRTLLMEngineSpec, lora: Lora, folder: Path, memory: Path
 ) -> AsyncIterator[Stage]:
     """Run an engine for the model of `folder`; check that no file is left in `memory` at the end."""
     async with open_external_engine(spec, folder, memory, lora, lambda load: None) as generator:

@@ -18,6 +18,11 @@ _SECONDS = 30
 _DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
+def released_images() -> list[str]:
+    """Return the names of the images of a release: all but that on NVIDIA's image of TensorRT-LLM."""
+    return sorted(folder.name for folder in (ROOT / "images").iterdir() if folder.name != "tensorrt-llm")
+
+
 def pin(values: Path, *images: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / ".ci" / "pin_chart.py"), str(values), *images]
     return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
@@ -30,7 +35,7 @@ def chart(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 def test_the_released_chart_names_every_image_by_digest(chart: Path, tmp_path: Path) -> None:
-    names = [folder.name for folder in (ROOT / "images").iterdir()]
+    names = released_images()
     repositories = {name: f"registry.example:5000/ml/kubealign-{name}" for name in names}
     values = chart / "values.yaml"
     before = values.read_text()
@@ -82,8 +87,22 @@ def test_make_builds_every_image_that_a_release_pushes() -> None:
     command = ["make", "--dry-run", "images", "REGISTRY=registry.example/", "TAG=1", "BUILDER=docker"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True, cwd=ROOT)
     built = re.findall(r"-t registry\.example/kubealign-([a-z]+):1 ", done.stdout)
-    assert sorted(built) == sorted(folder.name for folder in (ROOT / "images").iterdir())
+    assert sorted(built) == released_images()
     assert built.index("services") < built.index("triton")
+
+
+def test_a_release_leaves_out_the_image_on_nvidias() -> None:
+    script = (ROOT / ".ci" / "release").read_text()
+    [folders] = re.findall(r"^for folder in (.*); do$", script, re.MULTILINE)
+    listed = subprocess.run(
+        ["bash", "-c", f"shopt -s extglob; printf '%s\\n' {folders}"],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=True,
+        cwd=ROOT,
+    )
+    assert [Path(folder).name for folder in listed.stdout.split()] == released_images()
 
 
 def test_the_workflow_runs_the_script_and_may_sign() -> None:
