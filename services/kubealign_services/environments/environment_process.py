@@ -1,9 +1,10 @@
-"""Process that runs environments, seen from the rollout worker."""
+"""Process that runs environments or agents, seen from the rollout worker."""
 
 import asyncio
 import contextlib
 import itertools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from kubealign.spec.workflows.environments import EnvironmentSpec
@@ -18,15 +19,14 @@ START_SECONDS = 180.0
 
 
 class EnvironmentProcess:
-    """One child process with the environments of several sessions.
+    """One child process with the environments, or the agents, of several sessions.
 
     `sessions` is their number. A process that has exceeded a time limit is retired: it opens no further
     sessions, since a thread that hangs cannot be ended, and is closed with its last session.
     """
 
-    def __init__(self, spec: EnvironmentSpec, child: SupervisedProcess) -> None:
-        self._spec, self._child = spec, child
-        self._label = describe_environment(spec)
+    def __init__(self, label: str, child: SupervisedProcess) -> None:
+        self._child, self._label = child, label
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -39,10 +39,24 @@ class EnvironmentProcess:
 
         Raises EnvironmentFailed.
         """
-        child = await SupervisedProcess.start(_MODULE, describe_environment(spec))
-        process = cls(spec, child)
+        document = spec.model_dump(by_alias=True, exclude_none=True, mode="json")
+        return await cls.start_program(_MODULE, describe_environment(spec), document)
+
+    @classmethod
+    async def start_program(
+        cls, module: str, label: str, document: Mapping[str, Any]
+    ) -> "EnvironmentProcess":
+        """Start a module that answers calls as `environments.child_main` does.
+
+        Args:
+            label: Description of what it runs, for errors.
+            document: First line of its input.
+
+        Raises EnvironmentFailed.
+        """
+        process = cls(label, await SupervisedProcess.start(module, label))
         try:
-            await process._start()
+            await process._start(document)
         except BaseException:
             await process.close()
             raise
@@ -62,7 +76,7 @@ class EnvironmentProcess:
         """Call the child and return the result.
 
         Args:
-            name: open, step or close.
+            name: Name of the call, as the child's module lists them.
             seconds: Time limit of the call. limit: name of the field with the time limit.
 
         Raises:
@@ -95,12 +109,11 @@ class EnvironmentProcess:
         if self._reading is not None:
             await self._reading
 
-    async def _start(self) -> None:
-        document = self._spec.model_dump(by_alias=True, exclude_none=True, mode="json")
+    async def _start(self, document: Mapping[str, Any]) -> None:
         try:
             async with asyncio.timeout(START_SECONDS):
                 with contextlib.suppress(ConnectionError):
-                    await self._child.write_line(json.dumps(document).encode())
+                    await self._child.write_line(json.dumps(dict(document)).encode())
                 line = await self._child.read_line()
         except TimeoutError:
             raise EnvironmentFailed(

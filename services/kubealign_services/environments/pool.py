@@ -1,6 +1,5 @@
 """Pool of processes that run the environments of a rollout worker."""
 
-import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -9,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kubealign.spec.workflows.environments import EnvironmentSpec
+from kubealign_services.environments.child_processes import ChildProcesses
 from kubealign_services.environments.contract import (
     EnvironmentFailed,
     Observation,
@@ -50,25 +50,28 @@ class EnvironmentPool:
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._spec = spec
-        self._processes: list[EnvironmentProcess] = []
-        self._capacity = asyncio.Semaphore(spec.processes * spec.concurrency)
-        self._starting = asyncio.Lock()
+        self._children = ChildProcesses(
+            lambda: EnvironmentProcess.start(spec),
+            spec.processes,
+            spec.concurrency,
+            "the environments' processes",
+        )
         self._identities = itertools.count(1)
 
     @property
     def processes(self) -> tuple[EnvironmentProcess, ...]:
         """The processes, also those that are retired."""
-        return tuple(self._processes)
+        return self._children.processes
 
     async def __aenter__(self) -> Self:
         """Start the processes. Raises EnvironmentFailed where the environment cannot be created."""
-        await self._start_missing()
+        await self._children.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.gather(*(process.close() for process in self._processes))
+        await self._children.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def open(self, seed: int, columns: Mapping[str, Any]) -> AsyncIterator[EnvironmentSession]:
@@ -76,9 +79,7 @@ class EnvironmentPool:
 
         Raises EnvironmentFailed.
         """
-        async with self._capacity:
-            process = await self._choose_process()
-            process.sessions += 1
+        async with self._children.reserve() as process:
             identity = next(self._identities)
             try:
                 first = await process.call(
@@ -93,25 +94,6 @@ class EnvironmentPool:
             finally:
                 await self._close_session(process, identity)
 
-    async def _choose_process(self) -> EnvironmentProcess:
-        await self._start_missing()
-        usable = [process for process in self._processes if process.is_usable]
-        if not usable:
-            raise EnvironmentFailed("the environments' processes ended as soon as they were started")
-        return min(usable, key=lambda process: process.sessions)
-
-    async def _start_missing(self) -> None:
-        """Start processes until the spec's number is usable, and close those that are no longer needed."""
-        async with self._starting:
-            ended = [process for process in self._processes if not process.is_usable and not process.sessions]
-            for process in ended:
-                await process.close()
-                self._processes.remove(process)
-            missing = self._spec.processes - sum(process.is_usable for process in self._processes)
-            if missing > 0:
-                starts = (EnvironmentProcess.start(self._spec) for _ in range(missing))
-                self._processes += await asyncio.gather(*starts)
-
     async def _close_session(self, process: EnvironmentProcess, identity: int) -> None:
         """Close the environment; its errors cannot concern the episode any more and are logged."""
         try:
@@ -119,7 +101,3 @@ class EnvironmentPool:
                 await process.call("close", _CLOSE_SECONDS, "a fixed limit", identity)
         except EnvironmentFailed as error:
             log.warning("an environment was not closed", extra={"cause": str(error)})
-        finally:
-            process.sessions -= 1
-            if not process.sessions and not process.is_usable:
-                await process.close()
