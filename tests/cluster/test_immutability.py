@@ -58,6 +58,7 @@ FIXED: list[tuple[str, Any]] = [
     ("trainer.lora", {"trainer": {"lora": {"quantization": {"nf4": {}}}}}),
     ("rollout.workflow", {"rollout": {"workflow": {"function": {"module": "a:b"}}}}),
     ("rollout.workflow", {"rollout": {"workflow": {"environment": {"textArena": {"id": "Wordle-v0"}}}}}),
+    ("rollout.workflow", {"rollout": {"workflow": {"agent": {"function": {"module": "a:b"}}}}}),
     ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "weight": 2}]}),
     ("rewards", {"rewards": [{"name": "other", "model": {"path": "reward"}}]}),
     ("rollout.placement", {"rollout": {"placement": "WithTrainer"}}),

@@ -13,7 +13,8 @@ from kubealign_operator.crd.cel import CelRule
 def branch_rules() -> Iterator[CelRule]:
     """Yield the rules of `rollout`."""
     yield CelRule(
-        "self.maxSequencesPerSample == 1 || (has(self.workflow) && has(self.workflow.function))",
+        "self.maxSequencesPerSample == 1 || (has(self.workflow) && (has(self.workflow.function) || "
+        "has(self.workflow.agent)))",
         NOTHING_BRANCHES,
         field_path=".maxSequencesPerSample",
     )

@@ -34,6 +34,7 @@ from kubealign.spec.cross_field_validation import (
     NO_STEPS_TO_OVERLAP,
     NO_TEACHERS_TO_NAME,
     NO_WORKFLOW_GIVES_REWARDS,
+    OTHER_AGENT_REWARD,
     OTHER_ENVIRONMENT_REWARD,
     REVISIONS_ARE_SCORED_ALONE,
     REWARD_SOURCES_NEED_MIXTURE,
@@ -58,6 +59,7 @@ from kubealign.spec.cross_field_validation import (
 from kubealign.spec.field_lookup import nested_model
 from kubealign.spec.sections.data import READS_ALL_ROWS, Data
 from kubealign.spec.sections.engines import MAX_NATIVE_ADAPTER_RANK, Engine
+from kubealign.spec.sections.rewards import DEFAULT_REWARD
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
 from kubealign.spec.sections.training import Trainer
 from kubealign.spec.validation_checks import NO_RESPONSES_OF_REWARD_MODEL
@@ -307,7 +309,8 @@ def _episode_reward_rules() -> Iterator[CelRule]:
     )
     yield CelRule(
         "(has(self.rollout.workflow) && (has(self.rollout.workflow.function) || "
-        "has(self.rollout.workflow.environment))) || self.rewards.all(r, !has(r.episode))",
+        "has(self.rollout.workflow.environment) || has(self.rollout.workflow.agent))) || "
+        "self.rewards.all(r, !has(r.episode))",
         NO_WORKFLOW_GIVES_REWARDS,
         field_path=".rewards",
     )
@@ -315,6 +318,12 @@ def _episode_reward_rules() -> Iterator[CelRule]:
         "!has(self.rollout.workflow) || !has(self.rollout.workflow.environment) || self.rewards.all(r, "
         "!has(r.episode) || r.episode.name == self.rollout.workflow.environment.reward)",
         OTHER_ENVIRONMENT_REWARD,
+        field_path=".rewards",
+    )
+    yield CelRule(
+        "!has(self.rollout.workflow) || !has(self.rollout.workflow.agent) || self.rewards.all(r, "
+        f"!has(r.episode) || r.episode.name == '{DEFAULT_REWARD}')",
+        OTHER_AGENT_REWARD,
         field_path=".rewards",
     )
 

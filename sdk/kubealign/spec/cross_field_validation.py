@@ -27,7 +27,7 @@ from kubealign.spec.sections.lifecycle import Checkpoint
 from kubealign.spec.sections.models import Policy
 from kubealign.spec.sections.overlap import Overlap
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.rewards import Reward, RewardPlacement
+from kubealign.spec.sections.rewards import DEFAULT_REWARD, Reward, RewardPlacement
 from kubealign.spec.sections.rollout import (
     EXTERNAL_ENGINES,
     InFlightPolicy,
@@ -84,7 +84,8 @@ REVISIONS_ARE_SCORED_ALONE = "revised responses are scored one by one: write Sam
 REWARD_SOURCES_NEED_MIXTURE = "there are no sources to choose from: set data.prompts.mixture, or remove it"
 RUNS_NO_WORKFLOW = "runs no workflow, which would give the reward: choose another source"
 NO_WORKFLOW_GIVES_REWARDS = (
-    "no workflow gives a reward: set rollout.workflow.function or rollout.workflow.environment"
+    "no workflow gives a reward: set rollout.workflow.function, rollout.workflow.environment or "
+    "rollout.workflow.agent"
 )
 OTHER_ENVIRONMENT_REWARD = (
     "the environment gives its reward under the name rollout.workflow.environment.reward"
@@ -94,6 +95,7 @@ JUDGES_HAVE_WORKERS = (
     "rollout workers that take turns with the trainer cannot be asked while the trainer has its turn: set "
     "rollout.placement to Own, or judge"
 )
+OTHER_AGENT_REWARD = f"an agent gives its reward under the name {DEFAULT_REWARD}: write it, or remove name"
 UNSCORED_SOURCE = "no reward scores the responses to this source: name it in the sources of one"
 
 #: Errors of several teachers.
@@ -224,6 +226,8 @@ def _check_episode_rewards(
         elif workflow.environment is not None and reward.episode.name != workflow.environment.reward:
             problem = f"{OTHER_ENVIRONMENT_REWARD} ({workflow.environment.reward}): name it so"
             yield (*path, "name"), reward.episode.name, problem
+        elif workflow.agent is not None and reward.episode.name != DEFAULT_REWARD:
+            yield (*path, "name"), reward.episode.name, OTHER_AGENT_REWARD
 
 
 def _check_policy_judges(

@@ -27,10 +27,8 @@ from kubealign.spec.sections.engines import (
     TorchEngineSpec,
 )
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.workflows.environments import EnvironmentFunction
 from kubealign.spec.workflows.tool_calls import ToolCallsSpec
-from kubealign.spec.workflows.tool_functions import ToolFunction
-from kubealign.spec.workflows.workflow import WorkflowFunction, WorkflowSpec
+from kubealign.spec.workflows.workflow import WorkerFunction, WorkflowSpec
 
 
 class SamplingSpec(SpecModel):
@@ -230,7 +228,7 @@ FULL_SOFTMAX_ONLY = (
 MAX_SEQUENCES_PER_SAMPLE = 256
 
 #: Message for sequences that no workflow begins.
-NOTHING_BRANCHES = "only workflow.function begins further sequences: set it, or write 1"
+NOTHING_BRANCHES = "only workflow.function and workflow.agent begin further sequences: set one, or write 1"
 
 
 class Rollout(SpecModel):
@@ -277,7 +275,7 @@ class Rollout(SpecModel):
         ge=1,
         le=MAX_SEQUENCES_PER_SAMPLE,
         description="Maximum number of sequences of a response: its first and those that workflow.function "
-        "begins with episode.branch.",
+        "begins with episode.branch, or workflow.agent with a conversation that continues none.",
     )
     scoring: SampleScoring | None = Field(
         None,
@@ -312,7 +310,7 @@ class Rollout(SpecModel):
         return self.model_copy(update={"engine": self.engine.model_copy(update={self.engine.member: engine})})
 
     @property
-    def functions(self) -> list[tuple[DocumentPath, ToolFunction | WorkflowFunction | EnvironmentFunction]]:
+    def functions(self) -> list[tuple[DocumentPath, WorkerFunction]]:
         """(path below the rollout, function) of every Python function that the workers call."""
         if self.workflow is None:
             return []
@@ -324,6 +322,8 @@ class Rollout(SpecModel):
         if self.workflow.environment is not None:
             environment = self.workflow.environment.function
             return [] if environment is None else [(("workflow", "environment", "function"), environment)]
+        if self.workflow.agent is not None:
+            return [(("workflow", "agent", "function"), self.workflow.agent.function)]
         tools = self.workflow.tools.tools if self.workflow.tools is not None else []
         return [
             (("workflow", "tools", "tools", i, "function"), tool.function) for i, tool in enumerate(tools)

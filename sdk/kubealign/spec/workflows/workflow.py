@@ -1,7 +1,7 @@
 """Multi-turn responses: tool use and custom workflows."""
 
 import re
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,8 @@ from kubealign.spec.base import (
     unique_by,
 )
 from kubealign.spec.sections.rewards import ConfigMapFunction, FileFunction
-from kubealign.spec.workflows.environments import EnvironmentSpec
+from kubealign.spec.workflows.agents import AgentFunction, AgentSpec
+from kubealign.spec.workflows.environments import EnvironmentFunction, EnvironmentSpec
 from kubealign.spec.workflows.tool_calls import ToolCallsSpec
 from kubealign.spec.workflows.tool_functions import ToolFunction
 
@@ -52,6 +53,10 @@ class WorkflowFunction(SpecUnion):
     config_map: WorkflowConfigMap | None = Field(
         None, description="A function in a ConfigMap; only in a cluster."
     )
+
+
+#: Function that rollout workers call.
+WorkerFunction: TypeAlias = ToolFunction | WorkflowFunction | EnvironmentFunction | AgentFunction
 
 
 class ToolSpec(SpecModel):
@@ -134,13 +139,16 @@ class WorkflowSpec(SpecUnion):
     environment: EnvironmentSpec | None = Field(
         None, description="An environment that answers the policy's turns and rewards them."
     )
+    agent: AgentSpec | None = Field(
+        None, description="An agent that calls the policy through the OpenAI API, and rewards itself."
+    )
 
     @property
     def can_branch(self) -> bool:
         """True if the workflow can begin further sequences of a response."""
-        return self.function is not None
+        return self.function is not None or self.agent is not None
 
     @property
     def gives_rewards(self) -> bool:
         """True if the workflow can give its response a reward."""
-        return self.function is not None or self.environment is not None
+        return self.function is not None or self.environment is not None or self.agent is not None

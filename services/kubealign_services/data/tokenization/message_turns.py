@@ -58,15 +58,29 @@ class MessageTurns:
         Raises:
             DataError: The template rejects the messages.
         """
-        conversation = [*_BEGINNING, *messages]
-        text = self._template.text(conversation, _REJECTED)
-        tokenizer = self._template.tokenizer
-        end_text = str(tokenizer.convert_ids_to_tokens(self._end))
-        end = text.find(end_text, text.index(_ANSWER) + len(_ANSWER))
-        if end < 0:
-            raise self._template.no_boundary(_BOUNDARY)
+        conversation, text, end = self._render(messages)
         following = self._template.ids_after(text[:end], conversation, _REJECTED, _BOUNDARY)
         if following[:1] != [self._end]:
             raise self._template.no_boundary(_BOUNDARY)
-        is_ended = bool(turn) and turn[-1] in {self._end, tokenizer.eos_token_id}
-        return following[is_ended:]
+        return following[self._is_ended(turn) :]
+
+    def text_after(self, turn: Sequence[int], messages: Sequence[Message]) -> str:
+        """Return the text of the ids of `follow`. Raises DataError as `follow`."""
+        _, text, end = self._render(messages)
+        return text[end + self._is_ended(turn) * len(self._end_text) :]
+
+    def _render(self, messages: Sequence[Message]) -> tuple[list[Message], str, int]:
+        """Return (a short conversation with the messages, its text, position of the end of its answer)."""
+        conversation = [*_BEGINNING, *messages]
+        text = self._template.text(conversation, _REJECTED)
+        end = text.find(self._end_text, text.index(_ANSWER) + len(_ANSWER))
+        if end < 0:
+            raise self._template.no_boundary(_BOUNDARY)
+        return conversation, text, end
+
+    @property
+    def _end_text(self) -> str:
+        return str(self._template.tokenizer.convert_ids_to_tokens(self._end))
+
+    def _is_ended(self, turn: Sequence[int]) -> bool:
+        return bool(turn) and turn[-1] in {self._end, self._template.tokenizer.eos_token_id}

@@ -78,7 +78,7 @@ class ToolTurns:
         pairs = enumerate(zip(opening, text, strict=False))
         start = next((index for index, (a, b) in pairs if a != b), min(len(opening), len(text)))
         end -= len(self._template.end_token(text, end))
-        return _without_reasoning(text[start:end]), call.name, _arguments(0)
+        return without_reasoning(text[start:end]), call.name, _arguments(0)
 
     def turn_text(self, tokens: Sequence[int]) -> str:
         """Return the text of a turn with its special tokens, without reasoning and without its end."""
@@ -88,7 +88,7 @@ class ToolTurns:
                 list(tokens[:last]), skip_special_tokens=False, clean_up_tokenization_spaces=False
             )
         )
-        return _without_reasoning(text)
+        return without_reasoning(text)
 
     def follow(self, tokens: Sequence[int], results: Sequence[ToolResult]) -> list[int]:
         """Return the tokens that follow a turn with calls: its end where the policy did not write one, the
@@ -223,7 +223,7 @@ def _arguments(index: int) -> dict[str, str]:
     return {_ARGUMENT: f"kubealign call {index}"}
 
 
-def _without_reasoning(text: str) -> str:
+def without_reasoning(text: str) -> str:
     """Return the text after the reasoning; that before it where the reasoning does not end."""
     _, end, after = text.rpartition(_REASONING_END)
     return after if end else text.partition(_REASONING_START)[0]

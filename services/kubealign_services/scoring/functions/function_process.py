@@ -9,9 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kubealign.spec.sections.rewards import RewardFunction
-from kubealign.spec.workflows.environments import EnvironmentFunction
-from kubealign.spec.workflows.tool_functions import ToolFunction
-from kubealign.spec.workflows.workflow import ToolSpec, WorkflowFunction
+from kubealign.spec.workflows.workflow import ToolSpec, WorkerFunction
 from kubealign_services.scoring.functions.errors import (
     BadReward,
     RewardError,
@@ -35,9 +33,7 @@ _ERRORS: dict[FunctionFailure, type[RewardError]] = {
 }
 
 
-def function_target(
-    spec: RewardFunction | ToolFunction | WorkflowFunction | EnvironmentFunction,
-) -> tuple[dict[str, Any], str]:
+def function_target(spec: RewardFunction | WorkerFunction) -> tuple[dict[str, Any], str]:
     """Return (target for the child process, description for errors) of a function that the spec names."""
     if spec.file is not None:
         return {"file": spec.file.path, "name": spec.file.name}, f"{spec.file.name} of {spec.file.path}"

@@ -1,6 +1,7 @@
 """Further sequences of an episode: their number, and the tokens of their prompts."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +34,12 @@ class Branching:
         self._tokenizer = tokenizer
         label = f"the chat template of {tokenizer.name_or_path or 'the tokenizer'}"
         self._template = TurnTemplate(tokenizer, label, dict(variables))
+
+    def with_max_sequences(self, max_sequences: int) -> "Branching":
+        """Return a copy with another maximum number of sequences."""
+        branching = copy(self)
+        branching.max_sequences = max_sequences
+        return branching
 
     def check_count(self, count: int) -> None:
         """Raise ValueError if an episode of `count` sequences cannot begin another one."""

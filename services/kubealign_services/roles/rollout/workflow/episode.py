@@ -32,12 +32,13 @@ class Turn:
     """Result of one generation.
 
     text: with the stop string that ended it. stop: that string; None if the response ended by itself or at
-    its length. truncated: the response has no room left.
+    its length. truncated: the response has no room left. finish: its end as the engine reports it.
     """
 
     text: str
     stop: str | None
     truncated: bool
+    finish: FinishReason = FinishReason.STOP
 
 
 @dataclass
@@ -141,6 +142,11 @@ class Episode:
     def room(self) -> int:
         """Number of tokens that the response may still get."""
         return self._request.sampling.max_tokens - len(self.transcript.tokens)
+
+    @property
+    def sampling(self) -> SamplingParameters:
+        """Sampling parameters of the job, with the most tokens of the response."""
+        return self._request.sampling
 
     @property
     def prompt_tokens(self) -> tuple[int, ...]:
@@ -261,7 +267,7 @@ class Episode:
         response.seconds += sample.seconds
         response.turns += 1
         response.truncated = sample.finish is FinishReason.LENGTH and self.room <= 0
-        return Turn(text, stop_string, response.truncated)
+        return Turn(text, stop_string, response.truncated, sample.finish)
 
     def put(self, text: str) -> bool:
         """Append the environment's text, which is not trained on.

@@ -8,14 +8,19 @@ from typing import Any
 import transformers
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.workflows.agents import AgentSpec
 from kubealign.spec.workflows.environments import EnvironmentSpec, ObservationFormat
 from kubealign.spec.workflows.workflow import WorkflowSpec as WorkflowSpec
+from kubealign_services.agents.pool import AgentPool
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.checkpoint_layout import TRANSFORMERS_MAJOR
 from kubealign_services.data.tokenization.message_turns import MessageTurns
 from kubealign_services.environments.contract import EnvironmentFailed
 from kubealign_services.environments.pool import EnvironmentPool
 from kubealign_services.generation.contract import Generator
+from kubealign_services.roles.rollout.agents.conversations import Conversations
+from kubealign_services.roles.rollout.agents.server import AgentServer
+from kubealign_services.roles.rollout.agents.workflow import AgentWorkflow
 from kubealign_services.roles.rollout.sample_producers import MultiTurn, SampleProducer, SingleTurn
 from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow, WorkflowFailed
@@ -73,6 +78,11 @@ async def open_sample_producer(
     async with AsyncExitStack() as stack:
         if spec.environment is not None:
             workflow = await _open_environment(spec.environment, stack, tokenizer, template_variables)
+        elif spec.agent is not None:
+            branching = branching or Branching(tokenizer, variables=template_variables)
+            workflow = await _open_agent(spec.agent, stack, tokenizer, template_variables, branching)
+            # The first sequence is the row's prompt, which an agent need not use.
+            branching = branching.with_max_sequences(branching.max_sequences + 1)
         else:
             workflow = await _create_workflow(spec, stack, tokenizer, tools)
         yield MultiTurn(generator, worker, workflow, tokenizer, episode_rewards, branching)
@@ -97,6 +107,23 @@ async def _create_workflow(
     assert spec.tools is not None
     processes = {tool.name: await stack.enter_async_context(ToolProcess(tool)) for tool in spec.tools.tools}
     return ToolWorkflow(spec.tools, processes)
+
+
+async def _open_agent(
+    spec: AgentSpec,
+    stack: AsyncExitStack,
+    tokenizer: PreTrainedTokenizerBase,
+    variables: Mapping[str, Any],
+    branching: Branching,
+) -> EpisodeWorkflow:
+    """Start the agents' processes and the server that they call. Raises WorkflowFailed."""
+    try:
+        agents = await stack.enter_async_context(AgentPool(spec))
+    except EnvironmentFailed as error:
+        raise WorkflowFailed(f"spec.rollout.workflow.agent: {error}") from error
+    server = await stack.enter_async_context(AgentServer())
+    conversations = Conversations(tokenizer, variables, spec.parser)
+    return AgentWorkflow(spec, server, agents, conversations, branching.max_sequences)
 
 
 async def _open_environment(
