@@ -93,13 +93,14 @@ class Conversations:
         """Return the ids of a text."""
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def raw_text(self, tokens: Sequence[int]) -> str:
-        """Return the text of a turn with its special tokens."""
-        return str(
-            self._tokenizer.decode(
-                list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
-        )
+    def raw_text(self, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
+        """Return the text of ids with its special tokens.
+
+        Args:
+            before: Ids before them. Some tokenizers drop the space that a text begins with.
+        """
+        first = list(before[-1:])
+        return self._decode([*first, *tokens]).removeprefix(self._decode(first))
 
     def without_end(self, tokens: Sequence[int]) -> list[int]:
         """Return the ids of a turn without the special token that ended it."""
@@ -109,6 +110,11 @@ class Conversations:
     def piece(self, token: int) -> str:
         """Return the text of one token."""
         return self.raw_text([token])
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(
+            self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
 
     def _make_parser(self, tools: Sequence[Mapping[str, Any]]) -> ToolCallParser:
         def make() -> ToolCallParser:

@@ -68,7 +68,8 @@ def continue_chat(
     """Return the continuation of a sequence by the request of these messages; None: they do not continue it.
 
     Answers that the agent sends back as it received them are rendered with their raw text, so that neither
-    the format of tool calls nor a hidden special token splits a sequence.
+    the format of tool calls nor a hidden special token splits a sequence; where that is not the text of the
+    sequence, since a template adds what a turn begins with, they are rendered as they are.
     """
     raw = list(messages)
     for answer in record.answers:
@@ -76,6 +77,8 @@ def continue_chat(
             return None
         raw[answer.position] = {"role": "assistant", "content": answer.raw}
     text = renderer.text(raw)
+    if not text.startswith(record.text):
+        text = renderer.text(messages)
     if text == record.text:
         # A request whose answer was not generated is repeated.
         return Continuation()

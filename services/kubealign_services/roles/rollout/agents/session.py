@@ -103,7 +103,9 @@ class AgentSession:
         def continue_one(record: SequenceRecord) -> Continuation | None:
             if isinstance(prompt, str):
                 return continue_text(record, prompt, conversations.encode)
-            return continue_tokens(record, prompt, conversations.raw_text)
+            return continue_tokens(
+                record, prompt, lambda following: conversations.raw_text(following, record.tokens)
+            )
 
         def begin() -> tuple[str, list[int]]:
             if isinstance(prompt, str):
@@ -211,8 +213,8 @@ class AgentSession:
         finally:
             sequence.is_busy = False
         tokens = transcript.tokens[start:]
+        sequence.text += self._conversations.raw_text(tokens, sequence.tokens)
         sequence.tokens += tokens
-        sequence.text += self._conversations.raw_text(tokens)
         return Answer(
             number,
             turn.text.removesuffix(turn.stop or ""),

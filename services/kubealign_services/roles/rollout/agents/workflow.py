@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 from kubealign.spec.sections.rewards import DEFAULT_REWARD
 from kubealign.spec.workflows.agents import AgentSpec
@@ -58,7 +59,8 @@ class AgentWorkflow:
         async with self._server.open(session) as client:
             agent = asyncio.create_task(self._agents.solve(client, row))
             try:
-                await asyncio.wait({agent, session.failure}, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {agent, session.failure}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if session.failure.done():
                     session.failure.result()
                 return await agent
