@@ -40,7 +40,7 @@ class _Call(BaseModel):
     function: _CalledFunction
 
 
-class _Message(BaseModel):
+class _ChatMessage(BaseModel):
     """Message of a conversation; fields that the template does not read are dropped."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -108,7 +108,7 @@ class _Completion(BaseModel):
 class ChatRequest(_Completion):
     """Body of /v1/chat/completions."""
 
-    messages: list[_Message] = Field(min_length=1)
+    messages: list[_ChatMessage] = Field(min_length=1)
     # The newer name of the limit.
     max_tokens: Annotated[int, Field(ge=1)] | None = Field(
         None, validation_alias=AliasChoices("max_tokens", "max_completion_tokens")
@@ -181,7 +181,7 @@ def _to_api_error(error: ValidationError) -> ApiError:
     return ApiError(400, f"{param}: {shown}: {first['msg']}", param, code)
 
 
-def _template_message(message: _Message) -> dict[str, Any]:
+def _template_message(message: _ChatMessage) -> dict[str, Any]:
     content = message.content
     text = content if isinstance(content, str) else "".join(part.text for part in content or ())
     role = "system" if message.role == "developer" else message.role
