@@ -49,6 +49,14 @@ class Template:
         return Continuation(text, encode(text))
 
 
+class ReopeningTemplate(Template):
+    """Template that opens all answers but the first by `A(`."""
+
+    def text(self, messages: Sequence[Message]) -> str:
+        text = super().text(messages)
+        return text if len(messages) == 1 else text.removesuffix("a(") + "A("
+
+
 def user(text: str) -> Message:
     return {"role": "user", "content": text}
 
@@ -96,6 +104,13 @@ def test_a_template_that_rewrites_earlier_messages_splits() -> None:
     record = answered("1+1", "two")
     messages = [user("1+1"), assistant("two"), user("sure")]
     assert continue_chat(record, messages, Template(summarises=True)) is None
+
+
+def test_a_template_that_renders_later_messages_differently_splits() -> None:
+    """The ids of the messages in a short conversation are not those of the whole one."""
+    record = answered("1+1", "two")
+    messages = [user("1+1"), assistant("two"), user("sure")]
+    assert continue_chat(record, messages, ReopeningTemplate()) is None
 
 
 def test_a_request_whose_answer_was_lost_is_repeated_without_new_tokens() -> None:
