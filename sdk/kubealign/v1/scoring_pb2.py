@@ -27,7 +27,7 @@ from kubealign.v1 import rollout_pb2 as kubealign_dot_v1_dot_rollout__pb2
 from kubealign.v1 import training_pb2 as kubealign_dot_v1_dot_training__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akubealign/v1/scoring.proto\x12\x0ckubealign.v1\x1a\x1akubealign/v1/options.proto\x1a\x1akubealign/v1/rollout.proto\x1a\x1bkubealign/v1/training.proto\"\xae\x04\n\x05Score\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0e\n\x06sample\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\x13\n\x06reward\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08logprobs\x18\x08 \x01(\x0c\x12\r\n\x05\x65rror\x18\t \x01(\t\x12\x11\n\tpermanent\x18\n \x01(\x08\x12\x0e\n\x06worker\x18\x0b \x01(\t\x12\x0f\n\x07seconds\x18\x0c \x01(\x01\x12\x12\n\ncandidates\x18\r \x01(\x0c\x12\x19\n\x11\x63\x61ndidates_digest\x18\x0e \x01(\t\x12\x37\n\nattributes\x18\x0f \x03(\x0b\x32#.kubealign.v1.Score.AttributesEntry\x12\x19\n\x0c\x64isagreement\x18\x10 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x66\x61ilure\x18\x11 \x01(\t\x12\x31\n\x07metrics\x18\x12 \x03(\x0b\x32 .kubealign.v1.Score.MetricsEntry\x12\x13\n\x0b\x65xplanation\x18\x13 \x01(\t\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_rewardB\x0f\n\r_disagreement\"7\n\x0cScoreRequest\x12\'\n\x08rollouts\x18\x01 \x03(\x0b\x32\x15.kubealign.v1.Rollout\"1\n\nScoreReply\x12#\n\x06scores\x18\x01 \x03(\x0b\x32\x13.kubealign.v1.Score2U\n\x06Reward\x12K\n\x05Score\x12\x1a.kubealign.v1.ScoreRequest\x1a\x18.kubealign.v1.ScoreReply\"\x0c\xca\xeb#\x08\n\x06\x64river2_\n\x07Teacher\x12T\n\nCandidates\x12\x1c.kubealign.v1.ForwardRequest\x1a\x1a.kubealign.v1.ForwardReply\"\x0c\xca\xeb#\x08\n\x06\x64river2_\n\tReference\x12R\n\x08Logprobs\x12\x1c.kubealign.v1.ForwardRequest\x1a\x1a.kubealign.v1.ForwardReply\"\x0c\xca\xeb#\x08\n\x06\x64riverb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akubealign/v1/scoring.proto\x12\x0ckubealign.v1\x1a\x1akubealign/v1/options.proto\x1a\x1akubealign/v1/rollout.proto\x1a\x1bkubealign/v1/training.proto\"\xd7\x04\n\x05Score\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0e\n\x06sample\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\x13\n\x06reward\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08logprobs\x18\x08 \x01(\x0c\x12\r\n\x05\x65rror\x18\t \x01(\t\x12\x11\n\tpermanent\x18\n \x01(\x08\x12\x0e\n\x06worker\x18\x0b \x01(\t\x12\x0f\n\x07seconds\x18\x0c \x01(\x01\x12\x12\n\ncandidates\x18\r \x01(\x0c\x12\x19\n\x11\x63\x61ndidates_digest\x18\x0e \x01(\t\x12\x37\n\nattributes\x18\x0f \x03(\x0b\x32#.kubealign.v1.Score.AttributesEntry\x12\x19\n\x0c\x64isagreement\x18\x10 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x66\x61ilure\x18\x11 \x01(\t\x12\x31\n\x07metrics\x18\x12 \x03(\x0b\x32 .kubealign.v1.Score.MetricsEntry\x12\x13\n\x0b\x65xplanation\x18\x13 \x01(\t\x12\'\n\x05steps\x18\x14 \x03(\x0b\x32\x18.kubealign.v1.TurnReward\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_rewardB\x0f\n\r_disagreement\"7\n\x0cScoreRequest\x12\'\n\x08rollouts\x18\x01 \x03(\x0b\x32\x15.kubealign.v1.Rollout\"1\n\nScoreReply\x12#\n\x06scores\x18\x01 \x03(\x0b\x32\x13.kubealign.v1.Score2U\n\x06Reward\x12K\n\x05Score\x12\x1a.kubealign.v1.ScoreRequest\x1a\x18.kubealign.v1.ScoreReply\"\x0c\xca\xeb#\x08\n\x06\x64river2_\n\x07Teacher\x12T\n\nCandidates\x12\x1c.kubealign.v1.ForwardRequest\x1a\x1a.kubealign.v1.ForwardReply\"\x0c\xca\xeb#\x08\n\x06\x64river2_\n\tReference\x12R\n\x08Logprobs\x12\x1c.kubealign.v1.ForwardRequest\x1a\x1a.kubealign.v1.ForwardReply\"\x0c\xca\xeb#\x08\n\x06\x64riverb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,19 +45,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REFERENCE'].methods_by_name['Logprobs']._loaded_options = None
   _globals['_REFERENCE'].methods_by_name['Logprobs']._serialized_options = b'\312\353#\010\n\006driver'
   _globals['_SCORE']._serialized_start=130
-  _globals['_SCORE']._serialized_end=688
-  _globals['_SCORE_ATTRIBUTESENTRY']._serialized_start=563
-  _globals['_SCORE_ATTRIBUTESENTRY']._serialized_end=612
-  _globals['_SCORE_METRICSENTRY']._serialized_start=614
-  _globals['_SCORE_METRICSENTRY']._serialized_end=660
-  _globals['_SCOREREQUEST']._serialized_start=690
-  _globals['_SCOREREQUEST']._serialized_end=745
-  _globals['_SCOREREPLY']._serialized_start=747
-  _globals['_SCOREREPLY']._serialized_end=796
-  _globals['_REWARD']._serialized_start=798
-  _globals['_REWARD']._serialized_end=883
-  _globals['_TEACHER']._serialized_start=885
-  _globals['_TEACHER']._serialized_end=980
-  _globals['_REFERENCE']._serialized_start=982
-  _globals['_REFERENCE']._serialized_end=1077
+  _globals['_SCORE']._serialized_end=729
+  _globals['_SCORE_ATTRIBUTESENTRY']._serialized_start=604
+  _globals['_SCORE_ATTRIBUTESENTRY']._serialized_end=653
+  _globals['_SCORE_METRICSENTRY']._serialized_start=655
+  _globals['_SCORE_METRICSENTRY']._serialized_end=701
+  _globals['_SCOREREQUEST']._serialized_start=731
+  _globals['_SCOREREQUEST']._serialized_end=786
+  _globals['_SCOREREPLY']._serialized_start=788
+  _globals['_SCOREREPLY']._serialized_end=837
+  _globals['_REWARD']._serialized_start=839
+  _globals['_REWARD']._serialized_end=924
+  _globals['_TEACHER']._serialized_start=926
+  _globals['_TEACHER']._serialized_end=1021
+  _globals['_REFERENCE']._serialized_start=1023
+  _globals['_REFERENCE']._serialized_end=1118
 # @@protoc_insertion_point(module_scope)

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Score(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "sample", "digest", "source", "reward", "logprobs", "error", "permanent", "worker", "seconds", "candidates", "candidates_digest", "attributes", "disagreement", "failure", "metrics", "explanation")
+    __slots__ = ("fence", "group_id", "attempt", "sample", "digest", "source", "reward", "logprobs", "error", "permanent", "worker", "seconds", "candidates", "candidates_digest", "attributes", "disagreement", "failure", "metrics", "explanation", "steps")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class Score(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -63,7 +64,8 @@ class Score(_message.Message):
     failure: str
     metrics: _containers.ScalarMap[str, float]
     explanation: str
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., digest: _Optional[str] = ..., source: _Optional[str] = ..., reward: _Optional[float] = ..., logprobs: _Optional[bytes] = ..., error: _Optional[str] = ..., permanent: _Optional[bool] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., candidates: _Optional[bytes] = ..., candidates_digest: _Optional[str] = ..., attributes: _Optional[_Mapping[str, float]] = ..., disagreement: _Optional[float] = ..., failure: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., explanation: _Optional[str] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[_rollout_pb2.TurnReward]
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., digest: _Optional[str] = ..., source: _Optional[str] = ..., reward: _Optional[float] = ..., logprobs: _Optional[bytes] = ..., error: _Optional[str] = ..., permanent: _Optional[bool] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., candidates: _Optional[bytes] = ..., candidates_digest: _Optional[str] = ..., attributes: _Optional[_Mapping[str, float]] = ..., disagreement: _Optional[float] = ..., failure: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., explanation: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[_rollout_pb2.TurnReward, _Mapping]]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("rollouts",)

@@ -17,10 +17,15 @@ RAW = "reward."
 #: Prefix of the sequence columns: 1 where a source's reward applies, uint8; absent: it applies to all.
 APPLIES = "applies."
 #: Prefix of the token columns: raw rewards of a source after parts of a response, at the last token of the
-#: part, float64; they add up to the source's raw score. Absent: the whole reward follows the response.
+#: part (a turn of an episode, or a step of a response), float64. The rest of the source's raw score follows
+#: the response. Absent: all of it does.
 OF_TURNS = "turn_reward."
+#: Prefix of the token columns: 1 at the last token of each part that a source rewards, uint8, be it with 0.
+END_OF_TURN = "turn_end."
 #: Token column, float32: the parts of the column rewards that belong to single tokens. Absent: no part does.
 TURN_REWARDS = "turn_rewards"
+#: Token column, uint8: 1 at the tokens to which the column turn_rewards gives a reward, be it 0.
+TURN_ENDS = "turn_ends"
 #: Prefix of the sequence columns: a source's rewards, standardised and clipped, before its weight.
 TRANSFORMED = "transformed."
 #: Prefix of the scalars: the weight of a source.

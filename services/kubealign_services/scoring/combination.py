@@ -18,9 +18,11 @@ from kubealign.spec.sections.rewards import Reward, RewardStandardization
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import (
+    END_OF_TURN,
     OF_TURNS,
     RAW,
     TRANSFORMED,
+    TURN_ENDS,
     TURN_REWARDS,
     WEIGHT,
     applies_to,
@@ -62,16 +64,18 @@ def combine_rewards(
     metrics.
 
     The summands stay known: sequence columns transformed.NAME (float32 [S]), and scalars weight.NAME. Where a
-    source has rewards of turns, turn_rewards (float32 [T]) has the parts of the sum that belong to single
-    tokens, divided by the source's standard deviation and weighted. The rest of the sum (the mean, and the
-    effects of clip and truncated_value) belongs to the response as a whole.
+    source has rewards of turns or steps, turn_rewards (float32 [T]) has the parts of the sum that belong to
+    single tokens, divided by the source's standard deviation and weighted, and turn_ends (uint8 [T]) marks
+    these tokens, but for sources with weight 0. The rest of the sum (the mean, and the effects of clip and
+    truncated_value) belongs to the response as a whole.
 
     Reads the sequence columns reward.NAME (any floating dtype [S]), applies.NAME (uint8 [S], see
-    `reward_columns`) and truncated (uint8 [S]), and the token columns turn_reward.NAME (float64 [T]). For
-    each source: (reward - mean) / std, then the clip, then truncated_value in place of the reward of
-    truncated responses, which do not count in the moments. A source whose rewards are all equal is divided by
-    1, and firstSteps keeps counting until they differ: a standard deviation of zero would be kept for ever. A
-    source adds 0 to the sequences to which it does not apply; these count in none of its moments and metrics.
+    `reward_columns`) and truncated (uint8 [S]), and the token columns turn_reward.NAME (float64 [T]) and
+    turn_end.NAME (uint8 [T]). For each source: (reward - mean) / std, then the clip, then truncated_value in
+    place of the reward of truncated responses, which do not count in the moments. A source whose rewards are
+    all equal is divided by 1, and firstSteps keeps counting until they differ: a standard deviation of zero
+    would be kept for ever. A source adds 0 to the sequences to which it does not apply; these count in none
+    of its moments and metrics.
 
     Auxiliary sequences get their reward, but count in no moment and no metric. Metrics: reward/mean,
     reward/std of the sum; reward/NAME/mean, reward/NAME/std of a source's raw rewards, if it applies to any
@@ -86,6 +90,7 @@ def combine_rewards(
     truncated, counted = batch.sequence("truncated").bool(), trainable_mask(batch)
     total = torch.zeros(len(batch), dtype=torch.float64)
     by_turn: Tensor | None = None
+    turn_ends = torch.zeros(len(batch.tokens), dtype=torch.bool)
     metrics: dict[str, float] = {}
     for reward in rewards:
         raw, applies = batch.sequence(f"{RAW}{reward.name}").double(), applies_to(batch, reward.name)
@@ -100,8 +105,11 @@ def combine_rewards(
         if turns is not None:
             share = reward.weight * _scale_turns(turns, batch, reward, state)
             by_turn = share if by_turn is None else by_turn + share
+            if reward.weight:
+                turn_ends |= _rewarded_ends(batch, reward)
     if by_turn is not None:
         batch.token_columns[TURN_REWARDS] = by_turn.float()
+        batch.token_columns[TURN_ENDS] = turn_ends.to(torch.uint8)
     batch.sequence_columns["rewards"] = total.float()
     return (
         _mean_and_std_metrics("reward", total[counted]) | metrics | _unrewarded_share(batch, rewards, counted)
@@ -166,6 +174,16 @@ def _scale_turns(turns: Tensor, batch: Batch, reward: Reward, state: MutableMapp
         truncated = batch.sequence("truncated").bool()[batch.sequence_of_token]
         scaled = scaled.where(~truncated, 0.0)
     return scaled
+
+
+def _rewarded_ends(batch: Batch, reward: Reward) -> Tensor:
+    """Return True at the tokens at which a source rewards a turn, bool [T]; at none of a response with a
+    truncated_value.
+    """
+    ends = batch.token(f"{END_OF_TURN}{reward.name}").bool()
+    if reward.truncated_value is not None:
+        ends = ends & ~batch.sequence("truncated").bool()[batch.sequence_of_token]
+    return ends
 
 
 def _mean_and_std(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kubealign.spec.sections.score_calls import RewardErrorPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.scoring.functions.batching import Outcome
-from kubealign_services.scoring.functions.errors import RewardError, RewardHung
+from kubealign_services.scoring.functions.errors import BadSteps, RewardError, RewardHung
 from kubealign_services.scoring.functions.results import MAX_EXPLANATION, RewardResult
 from kubealign_services.scoring.worker import empty_score
 
@@ -47,13 +47,36 @@ class ResultScorer(ABC):
         """Return one score per rollout, in order."""
         started_at = time.monotonic()
         scores = [empty_score(rollout, self._name, self._worker) for rollout in rollouts]
-        for score, outcome in zip(scores, await self._outcomes(rollouts), strict=True):
+        outcomes = await self._outcomes(rollouts)
+        for rollout, score, outcome in zip(rollouts, scores, outcomes, strict=True):
             if isinstance(outcome, RewardError):
                 self._fail(score, outcome)
             else:
-                _set_result(score, outcome)
+                await self._set_result(score, rollout, outcome)
             score.seconds = (time.monotonic() - started_at) / len(scores)
         return scores
+
+    async def _step_rewards(
+        self, rollout: rollout_pb2.Rollout, result: RewardResult
+    ) -> list[rollout_pb2.TurnReward]:
+        """Return the rewards of a rollout's steps, each at its last token. Raises BadSteps."""
+        if result.steps is not None:
+            raise BadSteps(f"reward {self._name}: returned steps, which the job does not ask for: set steps")
+        return []
+
+    async def _set_result(
+        self, score: scoring_pb2.Score, rollout: rollout_pb2.Rollout, result: RewardResult
+    ) -> None:
+        """Set the score of a rollout with a result, or by the policy where its steps do not fit."""
+        try:
+            score.steps.extend(await self._step_rewards(rollout, result))
+        except BadSteps as error:
+            self._fail(score, error)
+            return
+        if result.reward is not None:
+            score.reward = result.reward
+        score.metrics.update(result.metrics)
+        score.explanation = result.explanation
 
     def _fail(self, score: scoring_pb2.Score, error: RewardError) -> None:
         """Set the score of a rollout with an error, by the policy."""
@@ -71,10 +94,3 @@ class ResultScorer(ABC):
         score.explanation = str(error)[:MAX_EXPLANATION]
         if self._policy is RewardErrorPolicy.ZERO:
             score.reward = 0.0
-
-
-def _set_result(score: scoring_pb2.Score, result: RewardResult) -> None:
-    if result.reward is not None:
-        score.reward = result.reward
-    score.metrics.update(result.metrics)
-    score.explanation = result.explanation

@@ -82,6 +82,11 @@ class AlgorithmSpec(SpecModel):
         return self.rewards is Requirement.NEEDED
 
     @property
+    def credits_steps(self) -> bool:
+        """True if tokens can be credited with rewards of steps or turns; False: with those of responses."""
+        return False
+
+    @property
     def sequences_per_row(self) -> int:
         """Sequences of one row of a step: 2 for a pair of responses, otherwise 1."""
         return 2 if getattr(self, "data", "") == "preferences" else 1

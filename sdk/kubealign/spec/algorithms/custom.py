@@ -23,6 +23,11 @@ class CustomSpec(ClippedRatioSpec):
     def plugin(self) -> str:
         return self.name
 
+    @property
+    def credits_steps(self) -> bool:
+        """True: the plugin can read the rewards of steps."""
+        return True
+
 
 class RowKind(StrEnum):
     """Member of spec.data that the algorithm reads."""

@@ -11,6 +11,7 @@ from kubealign.spec.algorithms.policy_loss import (
     AdvantageNormalization,
     AdvantageScale,
     Clip,
+    CreditAssignment,
     DynamicSamplingSpec,
     LossAggregation,
     RatioLevel,
@@ -43,6 +44,42 @@ class GroupRelativeSpec(OnPolicySpec):
     dynamic_sampling: DynamicSamplingSpec | None = Field(
         None, description="Replacement of groups whose samples all have the same reward; null: train on them."
     )
+    credit: CreditAssignment = Field(
+        CreditAssignment.RESPONSE,
+        description="Tokens that a reward credits; Steps needs rewards of steps or turns.",
+    )
+
+    @property
+    def credits_steps(self) -> bool:
+        """True where tokens have the advantages of steps."""
+        return self.credit is CreditAssignment.STEPS
+
+    @model_validator(mode="after")
+    def _steps_of_groups(self) -> "GroupRelativeSpec":
+        """Refuse credit for steps with settings that are defined for whole responses alone."""
+        norm, name = self.advantage, type(self).__name__
+        if not self.credits_steps:
+            return self
+        if norm.center is not AdvantageCenter.GROUP:
+            text = "credit Steps compares the steps of a group with their mean: set Group"
+            raise field_errors(name, (("advantage", "center"), norm.center, text))
+        if norm.scale not in (AdvantageScale.NONE, AdvantageScale.GROUP):
+            text = "credit Steps divides by the deviation of a group's steps: set Group or None"
+            raise field_errors(name, (("advantage", "scale"), norm.scale, text))
+        if norm.pass_at_k is not None:
+            text = "compares whole responses, and credit Steps gives each step its advantage: remove it"
+            raise field_errors(name, (("advantage", "passAtK"), norm.pass_at_k, text))
+        if self.reward_aggregation is RewardAggregation.NORMALIZE_THEN_SUM:
+            text = "credit Steps normalises the steps of the sum of the rewards: set SumThenNormalize"
+            raise field_errors(name, (("rewardAggregation",), self.reward_aggregation, text))
+        if isinstance(self, ClippedRatioSpec):
+            if self.ratio is not RatioLevel.TOKEN:
+                text = "a ratio of the whole response has one advantage, not those of steps: set Token"
+                raise field_errors(name, (("ratio",), self.ratio, text))
+            if self.trust_region is not None and self.trust_region.gmpo is not None:
+                text = "GMPO's ratio is that of the whole response, not of steps: choose another one"
+                raise field_errors(name, (("trustRegion", "gmpo"), self.trust_region.gmpo, text))
+        return self
 
     @model_validator(mode="after")
     def _rewards_alone(self) -> "GroupRelativeSpec":

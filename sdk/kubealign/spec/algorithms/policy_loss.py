@@ -92,6 +92,17 @@ class RewardAggregation(StrEnum):
     NORMALIZE_THEN_SUM = "NormalizeThenSum"
 
 
+class CreditAssignment(StrEnum):
+    """Response: each token has the advantage of its response.
+
+    Steps: each token has the advantage of the steps, or turns, that end at the token or after it; all step
+    rewards of a group are normalised together (Shao et al. 2024, process supervision).
+    """
+
+    RESPONSE = "Response"
+    STEPS = "Steps"
+
+
 class AdvantageNormalization(SpecModel):
     """Advantage = (return - center) / (scale + epsilon)."""
 

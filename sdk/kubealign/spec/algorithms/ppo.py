@@ -63,6 +63,10 @@ class PPOSpec(ClippedRatioSpec):
         0, ge=0, le=MAX_INT32, description="First steps in which only the critic is trained."
     )
 
+    @property
+    def credits_steps(self) -> bool:
+        return True
+
     @model_validator(mode="after")
     def _advantages_of_tokens(self) -> "PPOSpec":
         if self.advantage.center is AdvantageCenter.LEAVE_ONE_OUT:

@@ -37,6 +37,7 @@ from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward, PolicyJudge
 from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls, ScoreScope
+from kubealign.spec.sections.step_rewards import STEPS_OF_FUNCTIONS, STEPS_OF_SAMPLES, RewardSteps
 from kubealign.spec.sections.verifiers import Verifier
 
 
@@ -84,7 +85,8 @@ class RewardFunction(SpecUnion):
 
     A result is a number, None where the function does not apply to the response, or an object with `reward`
     (a number or None), `metrics` (numbers by name) and `explanation` (a text), of which the last two may be
-    missing. The keyword arguments are the columns of the data set.
+    missing; with `steps` of the reward also `steps` (a number for each step), whose sum is the reward that
+    is missing. The keyword arguments are the columns of the data set.
     """
 
     module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(
@@ -317,6 +319,9 @@ class Reward(ScoreCalls, SpecModel):
     pod_template: PodTemplate | None = Field(
         None, description="Patch of the reward's pods, with placement Own."
     )
+    steps: RewardSteps | None = Field(
+        None, description="Only with function or plugin: steps that have a reward each; null: none."
+    )
 
     def scores_source(self, source: str | None) -> bool:
         """Return True if this reward scores the responses to prompts of a source of the mixture."""
@@ -348,6 +353,10 @@ class Reward(ScoreCalls, SpecModel):
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
         if self.scores_groups and self.function is None and self.plugin is None:
             raise field_errors("Reward", (("scope",), self.scope, NO_GROUPS))
+        if self.steps is not None and self.function is None and self.plugin is None:
+            raise field_errors("Reward", (("steps",), self.steps, STEPS_OF_FUNCTIONS))
+        if self.steps is not None and self.scores_groups:
+            raise field_errors("Reward", (("scope",), self.scope, STEPS_OF_SAMPLES))
         self.check_code_time("Reward")
         if self.episode is not None:
             for name, default in NOT_OF_EPISODES.items():

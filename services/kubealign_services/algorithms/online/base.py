@@ -12,6 +12,7 @@ from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.advantages.baselines import constant_group_share
 from kubealign_services.algorithms.advantages.normalization import normalize
 from kubealign_services.algorithms.advantages.optimal_token import optimal_token_advantages
+from kubealign_services.algorithms.advantages.process_supervision import process_advantages
 from kubealign_services.algorithms.advantages.separate_rewards import normalize_then_sum
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics
 from kubealign_services.algorithms.contract import Objective
@@ -28,7 +29,7 @@ class OnlineAlgorithm(ABC):
     """Base of the algorithms with rollouts.
 
     The response is rewarded as a whole, and each of its tokens has its advantage, unless the center is
-    OptimalToken (`optimal_token_advantages`):
+    OptimalToken (`optimal_token_advantages`) or the credit that of steps (`process_advantages`):
 
         R_i = reward_i - overlong penalty_i - beta * (sum over the response of KL_t)
         A_i = (R_i - center) / (scale + epsilon)
@@ -43,6 +44,7 @@ class OnlineAlgorithm(ABC):
             isinstance(entry, spec.GroupRelativeSpec)
             and entry.reward_aggregation is spec.RewardAggregation.NORMALIZE_THEN_SUM
         )
+        self._credits_steps = isinstance(entry, spec.GroupRelativeSpec) and entry.credits_steps
         self.needs_reference = self._kl.is_active
         # With one update the step's own forward pass is the old policy, whichever policy sampled.
         self._has_token_baseline = entry.advantage.center is spec.AdvantageCenter.OPTIMAL_TOKEN
@@ -97,9 +99,12 @@ class OnlineAlgorithm(ABC):
             penalty: [T], KL penalty subtracted from the reward at each token.
         """
         returns = rewards - sequence_sums(penalty, batch)
-        if self._has_token_baseline:
+        if self._has_token_baseline or self._credits_steps:
             mask = batch.token("loss_mask").bool()
-            advantages = optimal_token_advantages(batch, returns)
+            if self._credits_steps:
+                advantages = process_advantages(batch, returns, self._entry.advantage)
+            else:
+                advantages = optimal_token_advantages(batch, returns)
             advantages = advantages.to(batch.token("behaviour_logprobs").dtype)
             return {"advantages": advantages}, advantage_metrics(advantages[mask], returns)
         return broadcast_to_tokens(self.compared(returns, batch), returns, batch)

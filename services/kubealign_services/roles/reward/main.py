@@ -110,6 +110,10 @@ async def _open_scorer(
             auxiliary = auxiliary_kinds(context.job)
             yield GroupScorer(name, worker, function, entry.error_policy, count_failure, auxiliary)
             return
+        if isinstance(entry, Reward) and entry.steps is not None:
+            make_scorer = await context.compute(_import_step_scorer, context, entry.steps.separator)
+            yield make_scorer(name, worker, function, entry.error_policy, count_failure)
+            return
         is_verifier = entry.verifier is not None
         yield FunctionScorer(name, worker, function, entry.error_policy, count_failure, is_verifier)
 
@@ -132,6 +136,13 @@ def _import_model_scorer() -> Callable[[ProcessContext, Reward, frozenset[str]],
     from kubealign_services.roles.reward.model_scorer import serve_model_scorer
 
     return serve_model_scorer
+
+
+def _import_step_scorer(context: ProcessContext, separator: str) -> Callable[..., ResultScorer]:
+    # Only steps need the tokenizer and transformers.
+    from kubealign_services.roles.reward.step_scorer import load_step_scorer
+
+    return load_step_scorer(context, separator)
 
 
 def main(argv: list[str]) -> int:

@@ -41,6 +41,13 @@ class RewardNotImported(RewardHung):
     is_of_sample = False
 
 
+class BadSteps(RewardError):
+    """The function returned rewards of steps that do not fit the response."""
+
+    permanent = False
+    is_of_sample = True
+
+
 class BadReward(RewardError):
     """The function returned something else than one finite number or None per response, or has another
     signature.

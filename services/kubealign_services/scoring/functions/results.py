@@ -16,7 +16,9 @@ MAX_METRICS = 64
 RESERVED_METRICS = frozenset({"mean", "std", "errors", "timeouts", "disagreement"})
 
 _METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_KEYS = ("reward", "metrics", "explanation")
+_KEYS = ("reward", "metrics", "explanation", "steps")
+#: Most steps of one response.
+MAX_STEPS = 4096
 
 
 class InvalidResult(ValueError):
@@ -27,29 +29,40 @@ class InvalidResult(ValueError):
 class RewardResult:
     """Reward of one response, None where the function does not apply to it, with what the function reports
     about it: numbers by name, and a text for people.
+
+    steps: Reward of each step of the response, in order; None: the function rewards no steps.
     """
 
     reward: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
     explanation: str = ""
+    steps: tuple[float, ...] | None = None
 
     def to_json(self) -> float | dict[str, Any] | None:
         """Return the JSON value: the reward alone where there is no more, else an object."""
-        if not self.metrics and not self.explanation:
+        if not self.metrics and not self.explanation and self.steps is None:
             return self.reward
-        return {"reward": self.reward, "metrics": dict(self.metrics), "explanation": self.explanation}
+        steps = {} if self.steps is None else {"steps": list(self.steps)}
+        return {
+            "reward": self.reward,
+            "metrics": dict(self.metrics),
+            "explanation": self.explanation,
+        } | steps
 
     @classmethod
     def from_json(cls, value: float | dict[str, Any] | None) -> "RewardResult":
         """Return the result of a JSON value of `to_json`."""
-        return cls(**value) if isinstance(value, dict) else cls(value)
+        if not isinstance(value, dict):
+            return cls(value)
+        steps = value.get("steps")
+        return cls(**value | {"steps": None if steps is None else tuple(steps)})
 
 
 def check_results(returned: Any, count: int) -> list[RewardResult]:
     """Return the results that a function has returned for `count` responses.
 
-    Each is a number, None, a RewardResult, or a mapping with the keys reward, metrics and explanation, of
-    which the last two may be missing.
+    Each is a number, None, a RewardResult, or a mapping with the keys reward, metrics, explanation and steps,
+    of which the last three may be missing. The reward may be missing where there are steps, and is their sum.
 
     Raises InvalidResult.
     """
@@ -68,19 +81,37 @@ def _check_result(value: Any, where: str) -> RewardResult:
     if not isinstance(value, Mapping):
         return RewardResult(None if value is None else _check_number(value, where))
     unknown = sorted(str(key) for key in value if key not in _KEYS)
-    if unknown or "reward" not in value:
+    steps = _check_steps(value.get("steps"), where)
+    if unknown or ("reward" not in value and steps is None):
         fault = f"the key {unknown[0]!r}" if unknown else "no key 'reward'"
         raise InvalidResult(
-            f"returned an object with {fault} {where}; its keys are reward, and maybe metrics and explanation"
+            f"returned an object with {fault} {where}; its keys are reward, and maybe metrics, explanation "
+            "and steps"
         )
-    reward, explanation = value["reward"], value.get("explanation") or ""
+    reward = value["reward"] if steps is None or "reward" in value else math.fsum(steps)
+    if reward is None and steps is not None:
+        raise InvalidResult(f"returned steps, but the reward None {where}; leave out one of them")
+    explanation = value.get("explanation") or ""
     if not isinstance(explanation, str):
         raise InvalidResult(f"returned the explanation {describe_value(explanation)} {where}, not a text")
     return RewardResult(
         None if reward is None else _check_number(reward, where),
         _check_metrics(value.get("metrics") or {}, where),
         shorten(explanation, MAX_EXPLANATION),
+        steps,
     )
+
+
+def _check_steps(steps: Any, where: str) -> tuple[float, ...] | None:
+    if hasattr(steps, "tolist"):
+        steps = steps.tolist()
+    if steps is None:
+        return None
+    if not isinstance(steps, list | tuple):
+        raise InvalidResult(f"returned the steps {describe_value(steps)} {where}, not a list of numbers")
+    if len(steps) > MAX_STEPS:
+        raise InvalidResult(f"returned {len(steps)} steps {where}; at most {MAX_STEPS} are allowed")
+    return tuple(_check_number(value, f"for step {index} {where}") for index, value in enumerate(steps))
 
 
 def _check_metrics(metrics: Any, where: str) -> dict[str, float]:

@@ -63,6 +63,7 @@ def with_turns(result: Batch, **turns: list[float]) -> Batch:
     two.sequence_columns |= result.sequence_columns
     for name, values in turns.items():
         two.token_columns[f"turn_reward.{name}"] = torch.tensor(values, dtype=torch.float64)
+        two.token_columns[f"turn_end.{name}"] = torch.ones(len(values), dtype=torch.uint8)
     return two
 
 
@@ -86,7 +87,17 @@ def test_a_truncated_response_with_a_value_of_its_own_has_no_rewards_of_turns() 
     result = with_turns(batch([1, 0], a=[3.0, 7.0]), a=[1.0, 2.0, 0.0, 7.0])
     combine_rewards(result, [reward("a", truncatedValue=-4)], 1, {})
     assert result.token("turn_rewards").tolist() == [0.0, 0.0, 0.0, 7.0]
+    assert result.token("turn_ends").tolist() == [0, 0, 1, 1]
     assert result.sequence("rewards").tolist() == [-4.0, 7.0]
+
+
+def test_ends_of_turns_are_those_of_the_sources_with_a_weight() -> None:
+    result = with_turns(
+        batch([0, 0], a=[3.0, 8.0], b=[1.0, 1.0]), a=[1.0, 2.0, 0.0, 8.0], b=[0.0, 1.0, 0.0, 1.0]
+    )
+    result.token_columns["turn_end.a"] = torch.tensor([1, 0, 0, 1], dtype=torch.uint8)
+    combine_rewards(result, [reward("a"), reward("b", weight=0)], 1, {})
+    assert result.token("turn_ends").tolist() == [1, 0, 0, 1]
 
 
 def test_first_steps_are_counted_and_kept() -> None:

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kubealign.v1 import rollout_pb2
+from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundResponse
 from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
-from kubealign_services.batch.reward_columns import OF_TURNS, add_scores
+from kubealign_services.batch.reward_columns import END_OF_TURN, OF_TURNS, add_scores
 from kubealign_services.batch.samples import copy_columns, mark_samples, merge_samples, name_sequences
 from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.generation.contract import REFERENCE_VERSION
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup, reward_of_episode
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.scoring.worker import read_reward
 from kubealign_services.training.expert_routing import ROUTING, unrecorded_column
 
 REFERENCE = "reference"
@@ -53,8 +54,8 @@ def assemble_batch(
 
     Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
     (int32), routing (see `expert_routing`) if the engine records its experts, reference_logprobs (float32) if
-    a reference, or a teacher as one, scored the samples, and the rewards of turns of each of `rewards` that
-    a workflow gave (see `reward_columns`).
+    a reference, or a teacher as one, scored the samples, and the rewards of turns or steps of each of
+    `rewards` that gave some, with their tokens (see `reward_columns`).
     Sequence columns: group (int64, index of the prompt), truncated (uint8), the scores of each of `rewards`
     (see `reward_columns`), companion (uint8) if auxiliary samples exist, turns and tool_errors (int32) if a
     workflow generated the samples, and sample (int64) if samples have several sequences. Scalars: max_tokens,
@@ -99,9 +100,9 @@ def assemble_batch(
     samples = merge_samples(batch)
     rollouts = [group.rollouts[sample] for group in groups for sample in sorted(group.rollouts)]
     for name in rewards:
-        scores = [group.reward(sample, name) for group in groups for sample in sorted(group.rollouts)]
-        add_scores(samples, name, scores)
-        _add_turn_rewards(samples, name, rollouts)
+        scores = [group.score(sample, name) for group in groups for sample in sorted(group.rollouts)]
+        add_scores(samples, name, [read_reward(score) for score in scores])
+        _add_turn_rewards(samples, name, scores)
     if any(rollout.turns for rollout in rollouts):
         samples.sequence_columns |= _workflow_columns(rollouts)
     set_temperatures(samples, temperatures)
@@ -130,27 +131,28 @@ def _workflow_columns(rollouts: Sequence[rollout_pb2.Rollout]) -> dict[str, torc
     }
 
 
-def _add_turn_rewards(batch: Batch, name: str, rollouts: Sequence[rollout_pb2.Rollout]) -> None:
-    """Add the token column of the rewards that a source gave turn by turn, if it is an episode's.
+def _add_turn_rewards(batch: Batch, name: str, scores: Sequence[scoring_pb2.Score]) -> None:
+    """Add the token columns of the rewards that a source gave to turns or steps, if it gave any.
 
     Args:
         batch: With one sequence for each sample.
-        rollouts: That of each sample.
+        scores: That of each sample.
     """
-    rewards = [reward_of_episode(rollout, name) for rollout in rollouts]
-    if all(reward is None for reward in rewards):
+    if not any(score.steps for score in scores):
         return
-    column = torch.zeros(len(batch.tokens), dtype=torch.float64)
+    rewards = torch.zeros(len(batch.tokens), dtype=torch.float64)
+    ends = torch.zeros(len(batch.tokens), dtype=torch.uint8)
     bounds = zip(batch.cu_seqlens.tolist(), batch.lengths.tolist(), strict=False)
-    for reward, rollout, (start, length) in zip(rewards, rollouts, bounds, strict=True):
-        for turn in () if reward is None else reward.turns:
-            if turn.token >= length:
+    for score, (start, length) in zip(scores, bounds, strict=True):
+        for step in score.steps:
+            if step.token >= length:
                 raise UnrecoverableError(
-                    f"rollout worker {rollout.worker} gave a reward {name} at token {turn.token} "
+                    f"worker {score.worker} gave a reward {name} at token {step.token} "
                     f"of a sequence of {length} tokens"
                 )
-            column[start + turn.token] += turn.reward
-    batch.token_columns[f"{OF_TURNS}{name}"] = column
+            rewards[start + step.token] += step.reward
+            ends[start + step.token] = 1
+    batch.token_columns |= {f"{OF_TURNS}{name}": rewards, f"{END_OF_TURN}{name}": ends}
 
 
 def make_sample_id(group_id: str, sample: int) -> str:

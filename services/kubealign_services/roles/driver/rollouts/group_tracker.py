@@ -270,11 +270,6 @@ class GroupTracker:
         return "".join(f"; {describe_discards(discarded)}" for discarded in discards)
 
 
-def reward_of_episode(rollout: rollout_pb2.Rollout, source: str) -> rollout_pb2.EpisodeReward | None:
-    """Return the reward of a source that a rollout brings with it; None: the source is no episode's."""
-    return next((reward for reward in rollout.episode_rewards if reward.source == source), None)
-
-
 def episode_scores(rollout: rollout_pb2.Rollout) -> Iterator[scoring_pb2.Score]:
     """Yield the rewards that a rollout brings with it, as scores."""
     for reward in rollout.episode_rewards:
@@ -283,6 +278,7 @@ def episode_scores(rollout: rollout_pb2.Rollout) -> Iterator[scoring_pb2.Score]:
             score.reward = reward.reward
         score.metrics.update(reward.metrics)
         score.explanation = reward.explanation
+        score.steps.extend(reward.turns)
         yield score
 
 

@@ -76,3 +76,30 @@ _metrics = st.dictionaries(st.from_regex(r"m[a-z]{1,5}", fullmatch=True), _numbe
 def test_results_survive_json(reward: float | None, metrics: dict[str, float], explanation: str) -> None:
     result = RewardResult(reward, metrics, explanation)
     assert RewardResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_steps_have_their_sum_as_the_reward_that_is_missing() -> None:
+    returned = [{"steps": [0.5, np.float32(1)]}, {"steps": (), "reward": 3}, {"steps": [0.1] * 10}]
+    expected = [
+        RewardResult(1.5, steps=(0.5, 1.0)),
+        RewardResult(3.0, steps=()),
+        RewardResult(1.0, steps=(0.1,) * 10),
+    ]
+    assert check_results(returned, 3) == expected
+    assert [RewardResult.from_json(json.loads(json.dumps(each.to_json()))) for each in expected] == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"steps": 1.0}, r"the steps 1.0 \(float\) for response 0, not a list of numbers"),
+        ({"steps": [1.0, math.nan]}, "returned nan for step 1 for response 0; a reward is a finite number"),
+        ({"steps": ["good"]}, r"'good' \(str\) for step 0 for response 0, not a number"),
+        ({"steps": [None]}, "for step 0 for response 0, not a number"),
+        ({"steps": [1.0], "reward": None}, "returned steps, but the reward None for response 0"),
+        ({"steps": [1.0] * 4097}, "4097 steps for response 0; at most 4096"),
+    ],
+)
+def test_steps_that_are_no_finite_numbers_are_refused(value: Any, problem: str) -> None:
+    with pytest.raises(InvalidResult, match=problem):
+        check_results([value], 1)

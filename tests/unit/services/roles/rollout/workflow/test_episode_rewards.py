@@ -159,6 +159,7 @@ def test_rewards_travel_with_their_rollout_into_the_batch() -> None:
     # Three tokens of the prompt, then a b ? a b, in each of the two sequences.
     won = [0, 0, 0, 0, 0.5, 0, 0, 1]
     assert batch.token("turn_reward.won").tolist() == won * 2
+    assert batch.token("turn_end.won").tolist() == [int(reward > 0) for reward in won] * 2
     assert batch.token("turn_reward.style").tolist() == [0] * 7 + [3] + [0] * 8
     assert batch.token("loss_mask").tolist() == [0, 0, 0, 1, 1, 0, 1, 1] * 2
 
