@@ -177,5 +177,9 @@ def to_failed_rollout(item: rollout_pb2.WorkItem, error: str, worker: str) -> ro
 
 
 def make_message_id(rollout: rollout_pb2.Rollout) -> str:
-    """Return an id that is equal for every copy of a sample: the bus keeps the first."""
-    return f"{rollout.fence}:{rollout.purpose}:{rollout.group_id}:{rollout.attempt}:{rollout.sample}"
+    """Return an id that is equal for every copy of a sample, or of the failure of a group: the bus keeps the
+    first.
+    """
+    # A failed rollout names no sample; the first sample of its group may have been published already.
+    sample = "failed" if rollout.finish_reason == rollout_pb2.FINISH_REASON_FAILED else rollout.sample
+    return f"{rollout.fence}:{rollout.purpose}:{rollout.group_id}:{rollout.attempt}:{sample}"

@@ -144,10 +144,12 @@ class GroupTracker:
     def add_rollout(self, rollout: rollout_pb2.Rollout, now: float) -> GroupFailure | None:
         """Add a rollout. Return the failure of its group, if any."""
         group = self._find_current(rollout.fence, rollout.purpose, rollout.group_id, rollout.attempt)
-        if group is None or rollout.sample in group.rollouts:
+        is_failed = rollout.finish_reason == rollout_pb2.FINISH_REASON_FAILED
+        # A failed rollout names no sample: other samples of the group may have arrived before it.
+        if group is None or (rollout.sample in group.rollouts and not is_failed):
             self.dropped_messages += 1
             return None
-        if rollout.finish_reason == rollout_pb2.FINISH_REASON_FAILED:
+        if is_failed:
             return GroupFailure(
                 rollout.group_id, rollout.attempt, f"rollout worker {rollout.worker}: {rollout.error}"
             )

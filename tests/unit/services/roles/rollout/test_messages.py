@@ -131,3 +131,5 @@ def test_a_failure_is_a_result_with_its_cause() -> None:
     failed = to_failed_rollout(ITEM, "the prompt has 9 tokens", "rollout-0")
     assert failed.finish_reason == rollout_pb2.FINISH_REASON_FAILED
     assert (failed.error, failed.group_id, failed.attempt) == ("the prompt has 9 tokens", "0/7", 1)
+    first = to_rollout(ITEM, replace(SAMPLE, sample=failed.sample), "rollout-0")
+    assert make_message_id(failed) != make_message_id(first), "the bus would drop it after the first sample"

@@ -23,7 +23,9 @@ from kubealign_services.generation.contract import (
 from kubealign_services.messaging.contract import Delivery
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.messages import GroupPart
 from kubealign_services.roles.rollout.worker import RolloutWorker
+from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from support.recorded_spans import parent_of, record_spans
 
 pytestmark = pytest.mark.timeout(30)
@@ -141,6 +143,39 @@ async def test_a_second_delivery_is_not_generated_twice() -> None:
         assert engine.asked == ["1:train:0/3:0"]
         assert await other.pull("rollouts", "driver", 8, 0.2) == []
     assert await other.pull("work", "rollout", 8, 0.0) == [], "both copies are settled"
+
+
+class HalfFailing:
+    """Producer of a first sample, and of an error for the rest of the group."""
+
+    async def make(
+        self, item: rollout_pb2.WorkItem, part: GroupPart, deadline: float | None = None
+    ) -> AsyncGenerator[rollout_pb2.Rollout]:
+        yield rollout_pb2.Rollout(
+            fence=item.fence,
+            group_id=item.group_id,
+            purpose=item.purpose,
+            finish_reason=rollout_pb2.FINISH_REASON_STOP,
+        )
+        raise WorkflowFailed("the environment was lost")
+
+
+async def test_a_group_that_fails_after_its_first_sample_is_reported() -> None:
+    bus, engine = MemoryBus(), Engine()
+    generator = SteppedGenerator(engine, compute)
+    weights: Any = Fitted()
+    worker = RolloutWorker("rollout-7", bus, generator, weights, capacity=64, samples=HalfFailing())
+    item = work_item()
+    item.deadline = time.time() + 60
+    task = asyncio.create_task(worker.run())
+    try:
+        await bus.publish("work", item.SerializeToString(), "1")
+        async with asyncio.timeout(20):
+            rollouts = await samples(bus.new_connection(), 2)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert [rollout.error for rollout in rollouts] == ["", "the environment was lost"]
 
 
 class Dying(SteppedGenerator):

@@ -120,6 +120,16 @@ def test_a_failed_sample_carries_its_cause() -> None:
     assert failure.cause == "rollout worker rollout-0: the prompt has 9 tokens, the context 8"
 
 
+def test_a_failure_counts_after_the_first_sample_of_its_group() -> None:
+    it = ledger()
+    it.add_rollout(rollout(0), now=1.0)
+    failed = rollout(0)
+    failed.finish_reason, failed.error = rollout_pb2.FINISH_REASON_FAILED, "the environment was lost"
+    failure = it.add_rollout(failed, now=2.0)
+    assert failure is not None and "the environment was lost" in failure.cause
+    assert it.dropped_messages == 0
+
+
 def test_a_scores_error_keeps_whether_it_is_permanent() -> None:
     it = ledger()
     wrong = score(0)
