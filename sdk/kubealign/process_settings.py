@@ -29,6 +29,7 @@ class Role(StrEnum):
     TEACHER = "teacher"
     REWARD = "reward"
     ROLLOUT = "rollout"
+    ENVIRONMENT = "environment"
     DRIVER = "driver"
     NATS = "nats"
     RUNNER = "runner"

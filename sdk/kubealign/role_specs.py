@@ -47,7 +47,8 @@ class RoleSpec:
     module: str | None
     start: StartStage = StartStage.WORKERS
     compute: ComputePhase | None = None
-    #: The processes pull their work from the bus, so each is replaced, added and removed by itself. The ranks
+    #: The processes pull their work from the bus, or are found through it, so each is replaced, added and
+    #: removed by itself. The ranks
     #: of a worker role that is not elastic form a gang, which restarts together.
     elastic: bool = False
     #: The processes serve gRPC with health, and send heartbeats, until the job ends.
@@ -101,6 +102,9 @@ ROLE_SPECS: dict[str, RoleSpec] = {
             elastic=True,
             section="rollout",
         ),
+        # Environments that are not run by the rollout workers themselves. Rollout workers choose among the
+        # processes by the load that each announces on the bus.
+        RoleSpec("environment", Role.ENVIRONMENT, "kubealign_services.roles.environment.main", elastic=True),
         # Each entry of spec.rewards names a model or a function of its own.
         RoleSpec(
             "reward",

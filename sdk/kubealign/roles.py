@@ -26,7 +26,7 @@ class Process:
     #: Role in the process's certificate.
     role: Role
     #: Process group: prepare, trainer, critic, reference, teacher, teacher-NAME, reward-NAME, rollout,
-    #: driver.
+    #: environment, driver.
     group: str
     module: str
     #: Index of the worker in an elastic group, from 0.
@@ -157,6 +157,8 @@ def _worker_groups(spec: AlignmentJobSpec) -> Iterator[_WorkerGroup]:
     for score in spec.validation_scores:
         if score.policy_judge is None:
             yield _WorkerGroup(_reward_worker(score.name))
+    if spec.environment_replicas:
+        yield _WorkerGroup(_worker(Role.ENVIRONMENT), spec.environment_replicas)
     rollout = spec.own_rollout
     if rollout is not None:
         yield _rollout_workers(spec, rollout.replicas)

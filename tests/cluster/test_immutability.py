@@ -139,6 +139,26 @@ def test_training_fields_are_immutable_and_runtime_fields_are_not(door: Door) ->
     assert "activeDeadlineSeconds" not in after["spec"]["lifecycle"]
 
 
+def test_environment_workers_are_scaled_but_neither_from_nor_to_zero(door: Door) -> None:
+    def create(name: str, replicas: int) -> None:
+        workflow = {"environment": {"reasoningGym": {"dataset": "chain_sum"}}}
+        rewards = [{"name": "helpful", "model": {"path": "reward"}}, {"name": "game", "episode": {}}]
+        rollout = {"replicas": 2, "workflow": workflow, "environmentReplicas": replicas}
+        job = whole_job("ppo", {**GIVEN, "spec.rollout": rollout, "spec.rewards": rewards})
+        job["metadata"]["name"] = name
+        door.create(job)
+
+    refusal = r"environmentReplicas: Invalid value: cannot change from or to 0"
+    create("played", 2)
+    after = door.patch("played", {"spec": {"rollout": {"environmentReplicas": 3}}})
+    assert after["spec"]["rollout"]["environmentReplicas"] == 3
+    with pytest.raises(Refused, match=refusal):
+        door.patch("played", {"spec": {"rollout": {"environmentReplicas": 0}}})
+    create("alone", 0)
+    with pytest.raises(Refused, match=refusal):
+        door.patch("alone", {"spec": {"rollout": {"environmentReplicas": 1}}})
+
+
 def test_some_fields_may_change_only_while_the_job_is_suspended(door: Door) -> None:
     before = door.create(whole_job("ppo", GIVEN))
     refusal = r"can only be changed while the job is suspended"

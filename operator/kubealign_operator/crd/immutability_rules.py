@@ -11,6 +11,9 @@ from kubealign_operator.crd.cel import CelRule
 
 _IMMUTABLE_MESSAGE = "cannot be changed once the job exists: delete the job, or give this one another name"
 _SUSPENDED_MESSAGE = "can only be changed while the job is suspended: set spec.suspend to true first"
+# The rollout workers read it when they start: from or to 0 they would look for the environments elsewhere.
+_ENVIRONMENT_WORKERS = "spec.rollout.environmentReplicas"
+_ZERO_WORKERS_MESSAGE = "cannot change from or to 0 once the job exists: give the job another name"
 _IS_SUSPENDED = "(self.suspend && oldSelf.suspend)"
 
 
@@ -25,9 +28,12 @@ def immutability_rules(
     prefix = f"!({condition}) || " if condition else ""
     for name, field in document_fields(model).items():
         path = f"{parent}.{name}"
+        here = path.removeprefix("spec")
+        if path == _ENVIRONMENT_WORKERS:
+            rule = f"{prefix}((self{here} == 0) == (oldSelf{here} == 0))"
+            yield CelRule(rule, _ZERO_WORKERS_MESSAGE, field_path=here)
         if path in MUTABLE_IN_CLUSTER:
             continue
-        here = path.removeprefix("spec")
         unchanged = _unchanged_expression(here, optional=_is_optional(path))
         if path in MUTABLE_WHILE_SUSPENDED:
             rule = f"{prefix}{_IS_SUSPENDED} || ({unchanged})"

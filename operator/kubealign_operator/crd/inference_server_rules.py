@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 
 from kubealign.spec.sections.engines import LOOPBACK_URL_PATTERN, WORKER_PLACEHOLDER, InferenceServer
-from kubealign.spec.sections.rollout import FULL_SOFTMAX_ONLY, NOTHING_CONNECTS, ONE_SERVER_EACH
+from kubealign.spec.sections.rollout import (
+    FULL_SOFTMAX_ONLY,
+    NO_ENVIRONMENT,
+    NOTHING_CONNECTS,
+    ONE_SERVER_EACH,
+)
 from kubealign_operator.crd.cel import CelRule, cel_string
 
 _OPENAI = "self.engine.openai"
@@ -15,6 +20,11 @@ def inference_server_rules() -> Iterator[CelRule]:
         f"self.egress.size() == 0 || has(self.workflow) || has({_OPENAI})",
         NOTHING_CONNECTS,
         field_path=".egress",
+    )
+    yield CelRule(
+        "self.environmentReplicas == 0 || (has(self.workflow) && has(self.workflow.environment))",
+        NO_ENVIRONMENT,
+        field_path=".environmentReplicas",
     )
     yield CelRule(
         f"!has({_OPENAI}) || self.replicas == 1 || {_OPENAI}.url.contains({cel_string(WORKER_PLACEHOLDER)}) "

@@ -109,6 +109,8 @@ def _configured_egress(job: AlignmentJob) -> Mapping[str, list[EgressRule]]:
     if spec.samples:
         generating = Role.TRAINER if spec.rollout_with_trainer else Role.ROLLOUT
         egress[generating.value] = spec.rollout.egress
+        if spec.environment_replicas:
+            egress[Role.ENVIRONMENT.value] = spec.rollout.egress
         if spec.rollout.tool_calls is not None and spec.rollout.tool_calls.mcp_servers:
             # The preparation lists the tools of the servers.
             egress[PREPARE] = spec.rollout.egress

@@ -46,7 +46,7 @@ def pod_templates(
         document = _document(spec.pod_template)
         if process.role is Role.NATS:
             document = _without_containers(document)
-        elif not process.role_spec.is_worker:
+        elif not process.role_spec.is_worker or process.role is Role.ENVIRONMENT:
             document = _without_devices(document)
         yield document
     if template is not None:
@@ -80,7 +80,7 @@ def container_limits(templates: Iterable[Mapping[str, Any]]) -> Mapping[str, Any
 
 def role_section(spec: AlignmentJobSpec, process: Process) -> tuple[str, Any]:
     """Return the path in the document, and the section, of the spec that describes a worker's process; the
-    section is None where the spec has none.
+    section is None where the spec has none, or the section has no pod template.
     """
     for name, entry in (("rewards", process.reward), ("teachers", process.teacher)):
         if entry is not None:
@@ -107,7 +107,8 @@ def _profile(
     the job's. Empty: it has none.
     """
     name: str | None = getattr(template, "profile", None)
-    if name is None and spec.pod_template is not None and process.role_spec.is_worker:
+    has_model = process.role_spec.is_worker and process.role is not Role.ENVIRONMENT
+    if name is None and spec.pod_template is not None and has_model:
         name = spec.pod_template.profile
     return {} if name is None else mapping(platform.profiles.get(name))
 
@@ -125,7 +126,9 @@ def _without_containers(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_devices(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove extended resources, such as nvidia.com/gpu: preparation and driver compute without devices."""
+    """Remove extended resources, such as nvidia.com/gpu: preparation, driver and environments compute without
+    devices.
+    """
     spec = dict(mapping(get_path(template, "spec")))
     if "containers" in spec:
         spec["containers"] = [_container_without_devices(item) for item in items(spec["containers"])]

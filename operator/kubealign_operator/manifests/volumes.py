@@ -75,7 +75,7 @@ def _config_maps(context: RenderContext, process: Process) -> list[ConfigMapFunc
     functions: list[Any] = []
     if process.reward is not None:
         functions = [context.job.spec.scorer(process.reward).function]
-    elif process.role is generation_role([process]) or (
+    elif process.role in (generation_role([process]), Role.ENVIRONMENT) or (
         process.group == PREPARE and context.job.spec.rollout.tool_calls is not None
     ):
         # The preparation describes the functions that are called as tools.

@@ -34,7 +34,9 @@ def has_prepared(units: Sequence[ProcessUnit]) -> bool:
 
 
 def all_ready(units: Sequence[ProcessUnit], job: AlignmentJob) -> bool:
-    """Return True when everything that the driver needs is ready; of the rollout workers, `minReplicas`."""
+    """Return True when everything that the driver needs is ready; of the rollout workers, `minReplicas`, and
+    one environment worker.
+    """
     return has_enough([unit for unit in units if not unit.runs_to_completion], job, is_complete)
 
 
@@ -42,15 +44,23 @@ def has_enough(
     units: Sequence[ProcessUnit], job: AlignmentJob, condition: Callable[[ProcessUnit], bool]
 ) -> bool:
     """Return True when the condition holds for all units but the driver; of the rollout workers, for
-    `minReplicas` of those that there are.
+    `minReplicas` of those that there are, and for one environment worker.
     """
     rollout = job.spec.own_rollout
+    least: dict[str, int] = {
+        Role.ROLLOUT: 0 if rollout is None else rollout.min_replicas,
+        Role.ENVIRONMENT: 1,
+    }
     needed = [unit for unit in units if unit.start is not StartStage.LAST]
-    rollout_units = [unit for unit in needed if unit.group == Role.ROLLOUT]
-    min_rollouts = 0 if rollout is None else min(rollout.min_replicas, len(rollout_units))
-    return all(condition(unit) for unit in needed if unit.group != Role.ROLLOUT) and (
-        sum(map(condition, rollout_units)) >= min_rollouts
+    return all(condition(unit) for unit in needed if unit.group not in least) and all(
+        _has_least([unit for unit in needed if unit.group == group], count, condition)
+        for group, count in least.items()
     )
+
+
+def _has_least(units: Sequence[ProcessUnit], count: int, condition: Callable[[ProcessUnit], bool]) -> bool:
+    """Return True when the condition holds for `count` of the units, or for all if there are fewer."""
+    return sum(map(condition, units)) >= min(count, len(units))
 
 
 def is_complete(unit: ProcessUnit) -> bool:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from kubealign.process_settings import Role
 
 _WORK, _ROLLOUTS, _SCORES, _REFIT, _REFIT_ACKS = "work", "rollouts", "scores", "refit", "refit-acks"
+_ENVIRONMENTS = "environments"
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ def _permissions(role: Role, *publish: tuple[str, ...], denied: tuple[str, ...] 
 
 
 def _generates(role: Role) -> NatsPermissions:
-    """Return the permissions of a rollout worker, which follows `refit` with a consumer of its own."""
+    """Return the permissions of a rollout worker, which follows `refit` and `environments` with consumers of
+    its own.
+    """
     return _permissions(
         role,
         _pulls(_WORK, "rollout"),
@@ -87,6 +90,7 @@ def _generates(role: Role) -> NatsPermissions:
         _pulls(_REFIT, "*"),
         (f"$JS.API.CONSUMER.DELETE.{_REFIT}.*",),
         _stores(_REFIT_ACKS),
+        _pulls(_ENVIRONMENTS, "*"),
     )
 
 
@@ -115,6 +119,7 @@ NATS_PERMISSIONS: Mapping[Role, NatsPermissions] = MappingProxyType(
         ),
         Role.TRAINER: _generates(Role.TRAINER),
         Role.ROLLOUT: _generates(Role.ROLLOUT),
+        Role.ENVIRONMENT: _permissions(Role.ENVIRONMENT, _stores(_ENVIRONMENTS)),
         Role.REWARD: _scores(Role.REWARD),
         Role.REFERENCE: _scores(Role.REFERENCE),
         Role.TEACHER: _scores(Role.TEACHER),

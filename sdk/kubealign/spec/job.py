@@ -274,6 +274,11 @@ class AlignmentJobSpec(SpecModel):
         return self.effective_rollout if own else None
 
     @property
+    def environment_replicas(self) -> int:
+        """Number of environment workers; 0: the job has no environment, or the rollout workers run it."""
+        return self.rollout.environment_replicas if self.samples else 0
+
+    @property
     def is_asynchronous(self) -> bool:
         """True if samples are generated while the trainer trains."""
         return bool(getattr(self.algorithm.value, "max_staleness", 0) > 0)

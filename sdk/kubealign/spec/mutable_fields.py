@@ -18,6 +18,7 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.overlap",
     "spec.rollout.replicas",
     "spec.rollout.minReplicas",
+    "spec.rollout.environmentReplicas",
     "spec.reference.replicas",
     "spec.teacher.replicas",
     "spec.teachers[].replicas",
@@ -37,6 +38,7 @@ LENGTH_FIELDS = ("spec.maxSteps", "spec.algorithm.*.maxEpochs")
 MUTABLE_IN_CLUSTER = (
     "spec.suspend",
     "spec.rollout.replicas",
+    "spec.rollout.environmentReplicas",
     "spec.lifecycle.activeDeadlineSeconds",
     "spec.lifecycle.forceDeleteLostPods",
     "spec.lifecycle.maxRestarts",

@@ -3,8 +3,8 @@
 The checkpoint is the source of truth; the bus is a cache.
 
 Subjects of one job: `work` (WorkItem), `rollouts` (Rollout), `scores` (Score), `refit`
-(WeightsAnnouncement, only the newest is kept), `refit-acks` (RefitAcknowledgement). Payloads are the
-protobuf messages of kubealign.v1.
+(WeightsAnnouncement, only the newest is kept), `refit-acks` (RefitAcknowledgement), `environments`
+(EnvironmentWorkerState). Payloads are the protobuf messages of kubealign.v1.
 """
 
 from collections.abc import AsyncIterator, Mapping

@@ -11,6 +11,8 @@ _LOADS = 2
 _LEAST_MESSAGES = 65_536
 _LEAST_BYTES = 64 << 20
 _ENVELOPE_BYTES = 4096
+# Announcements of environment workers, which are outdated after seconds.
+_ANNOUNCEMENTS = 16_384
 # Token, mask, version and two log-probabilities as in Rollout.sequence, and the text.
 _BYTES_A_TOKEN = 32
 
@@ -68,4 +70,5 @@ def bounds_for(
         for subject, count in counts.items()
     }
     bounds["refit"] = Bounds(messages=1, size_bytes=_LEAST_BYTES)
+    bounds["environments"] = Bounds(messages=_ANNOUNCEMENTS, size_bytes=_LEAST_BYTES)
     return bounds

@@ -50,6 +50,11 @@ class ProcessMetrics:
             ("reward", "kind"),
             registry=self.registry,
         )
+        self.environment_episodes = Gauge(
+            "kubealign_environment_episodes",
+            "Episodes in progress in an environment worker.",
+            registry=self.registry,
+        )
         #: Label reason: expired, stale, no_weights.
         self.skipped_work_items = Counter(
             "kubealign_skipped_work_items",

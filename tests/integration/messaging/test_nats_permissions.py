@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(90)
 
 #: Names of a pod's certificate: none of them may be taken for a user.
 HOSTS = ("*.bus-peers.default.svc", "localhost", "127.0.0.1")
-STREAMS = ("work", "rollouts", "scores", "refit", "refit-acks")
+STREAMS = ("work", "rollouts", "scores", "refit", "refit-acks", "environments")
 GENERATORS = (Role.ROLLOUT, Role.TRAINER)
 SCORERS = (Role.REWARD, Role.REFERENCE, Role.TEACHER)
 
@@ -62,6 +62,7 @@ FORBIDDEN: dict[Role, tuple[str, ...]] = {
             "work",
             "scores",
             "refit",
+            "environments",
             *requests("rollouts", "driver"),
             *requests("scores", "driver"),
         )
@@ -80,6 +81,12 @@ FORBIDDEN: dict[Role, tuple[str, ...]] = {
         )
         for role in SCORERS
     },
+    Role.ENVIRONMENT: (
+        *MANAGES,
+        *("work", "rollouts", "scores", "refit", "refit-acks"),
+        *requests("work", "rollout"),
+        *requests("environments", "environments-rollout-0"),
+    ),
     Role.RUNNER: (*MANAGES, *STREAMS, *requests("rollouts", "driver")),
 }
 
@@ -204,6 +211,18 @@ async def test_every_role_does_its_work(job: Job) -> None:
     assert {subject: len(deliveries) for subject, deliveries in received.items()} == counts
     for bus in (*buses.values(), driver):
         await bus.close()
+
+
+async def test_rollout_workers_follow_the_announcements_of_environments(job: Job) -> None:
+    environment = await job.bus(Role.ENVIRONMENT)
+    await environment.publish("environments", b"state", "1")
+    for role in GENERATORS:
+        bus = await job.bus(role)
+        (announcement,) = await bus.pull("environments", f"environments-{role}-0", 8, 20.0)
+        assert announcement.data == b"state"
+        await announcement.ack()
+        await bus.close()
+    await environment.close()
 
 
 async def test_discards_are_not_counted_without_the_permission(

@@ -83,6 +83,25 @@ def scorer_replicas(**changes: Any) -> Json:
     return alignment_job("scored", spec | changes)
 
 
+def environment_workers(replicas: int = 2, **changes: Any) -> Json:
+    """Return a job with environment workers, whose environment is in a ConfigMap and needs the network."""
+    function = {"configMap": {"name": "games", "key": "game.py", "function": "Game"}}
+    spec = {
+        "maxSteps": 10,
+        "algorithm": {"rloo": {"promptsPerStep": 8, "kl": {"fixed": {"coefficient": 0}}}},
+        "policy": {"model": _volume("models", "base")},
+        "data": {"prompts": {"source": _volume("data", "prompts.jsonl")}},
+        "rewards": [{"name": "game", "episode": {}}],
+        "rollout": {
+            "environmentReplicas": replicas,
+            "workflow": {"environment": {"function": function}},
+            "egress": [{"namespace": {"name": "games"}}],
+        },
+        "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
+    }
+    return alignment_job("played", spec | changes)
+
+
 def sharded_scorers(**changes: Any) -> Json:
     """Return the job of `scorer_replicas` with two ranks in each replica of the reference, and one reward of
     three ranks."""

@@ -7,7 +7,7 @@ from typing import Any
 from kubealign.process_settings import Role
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.kueue_view import WorkloadView
-from kubealign_operator.manifests.workload import digest_of
+from kubealign_operator.manifests.workload import digest_of, pod_set_of
 from kubealign_operator.planner import pod_events, start_order
 from kubealign_operator.planner.admission.job_admission import JobAdmission, is_admitted, own_workloads
 from kubealign_operator.planner.admission.workload_status import (
@@ -35,12 +35,14 @@ class WorkloadActions:
         create: Manifests of missing Workloads.
         delete_pods: Pods of rollout workers that Kueue has evicted.
         unadmitted: Names of rollout workers that must not start.
+        waiting_environments: Names of environment workers that must not start.
     """
 
     changes: list[WorkloadChange] = field(default_factory=list)
     create: list[dict[str, Any]] = field(default_factory=list)
     delete_pods: list[PodDeletion] = field(default_factory=list)
     unadmitted: set[str] = field(default_factory=set)
+    waiting_environments: set[str] = field(default_factory=set)
 
 
 def delete_workloads(snapshot: JobSnapshot) -> list[WorkloadChange]:
@@ -108,7 +110,23 @@ def maintain_workloads(
         if index >= covered:
             _maintain_worker(snapshot, admission, unit, actions)
     _remove_surplus(snapshot, admission, workers, covered, actions)
+    actions.waiting_environments = _uncovered_environments(admission, units)
     return actions
+
+
+def _uncovered_environments(admission: JobAdmission, units: Sequence[ProcessUnit]) -> set[str]:
+    """Return the environment workers beyond the quota, which were added after the admission of the job.
+
+    They wait until the job is admitted anew, after it was suspended.
+    """
+    workers = [unit for unit in units if unit.group == Role.ENVIRONMENT]
+    main = admission.main
+    if not workers or main is None or not admission.sets:
+        return set()
+    pod_set = pod_set_of(workers[0].members[0].process, admission.sets)
+    others = [unit for unit in units if unit.group in pod_set.groups and unit.group != Role.ENVIRONMENT]
+    covered = main.pod_counts.get(pod_set.name, 0) - sum(len(unit.members) for unit in others)
+    return {unit.name for unit in workers[max(0, covered) :]}
 
 
 def _maintain_worker(

@@ -141,7 +141,7 @@ def plan_active(
         # The label of its queue has been removed from the job.
         workloads.changes += delete_workloads(snapshot)
     startable = start_order.startable_units(outcome.units, prepared, running)
-    startable -= workloads.unadmitted | held_back
+    startable -= workloads.unadmitted | workloads.waiting_environments | held_back
     causes = restart_causes(outcome, lifecycle.max_restarts)
     actions = plan_pod_actions(snapshot, outcome.units, startable, causes)
     pods, flavor_problem = _build_pods(context, admission, actions)
@@ -212,9 +212,15 @@ def _build_pods(
 
 
 def _unadmitted_message(admission: JobAdmission | None, workloads: WorkloadActions) -> str:
-    """Describe the rollout workers that Kueue has not admitted, without blocking the job; empty: none."""
-    if admission is None or not workloads.unadmitted:
+    """Describe the workers that Kueue has not admitted, without blocking the job; empty: none."""
+    if admission is None or not (workloads.unadmitted or workloads.waiting_environments):
         return ""
+    if workloads.waiting_environments:
+        names = ", ".join(sorted(workloads.waiting_environments))
+        return (
+            f"{names}: queue {admission.queue} of Kueue has admitted the job with fewer environment workers; "
+            "suspend and resume it to be admitted with more"
+        )
     count = len(workloads.unadmitted)
     workers = "1 more rollout worker waits" if count == 1 else f"{count} more rollout workers wait"
     if admission.prebuilt:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from kubealign.spec.base import (
     MAX_INT32,
+    MAX_REPLICAS,
     PROCESSES_PER_POD,
     ProcessesPerPod,
     Replicas,
@@ -205,6 +206,9 @@ class RolloutPlacement(StrEnum):
     WITH_TRAINER = "WithTrainer"
 
 
+#: Message for environment workers without an environment.
+NO_ENVIRONMENT = "the job has no workflow.environment to run: write 0"
+
 #: Message for the egress of workers that connect to no other server.
 NOTHING_CONNECTS = (
     "only the functions of a workflow and the engine openai connect to other servers: remove it, or set one "
@@ -301,6 +305,13 @@ class Rollout(SpecModel):
         f"all other code in the workers' pods, {EGRESS_DESCRIPTION}",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
+    environment_replicas: int = Field(
+        0,
+        ge=0,
+        le=MAX_REPLICAS,
+        description="Environment workers: processes of their own that run workflow.environment for all "
+        "rollout workers. 0: those run it. May change while the job runs, but not from or to 0.",
+    )
 
     def with_precision(self, precision: Precision) -> "Rollout":
         """Return these settings with this precision of the engine, where the spec names none."""
@@ -349,6 +360,10 @@ class Rollout(SpecModel):
         if self.max_sequences_per_sample > 1 and not (self.workflow and self.workflow.can_branch):
             problem = (("maxSequencesPerSample",), self.max_sequences_per_sample, NOTHING_BRANCHES)
             raise field_errors("Rollout", problem)
+        if self.environment_replicas and (self.workflow is None or self.workflow.environment is None):
+            raise field_errors(
+                "Rollout", (("environmentReplicas",), self.environment_replicas, NO_ENVIRONMENT)
+            )
         if self.placement is not RolloutPlacement.OWN:
             require_pods_of_its_own(self, f"workers {self.placement} have no pods of their own", "trainer")
         ranks = 1 if self.engine.torch is None else self.engine.torch.tensor_parallel

@@ -194,8 +194,8 @@ class EnvironmentSpec(SpecModel):
         1,
         ge=1,
         le=256,
-        description="Processes of each rollout worker that run the environments. One that is lost fails its "
-        "own episodes, and is replaced.",
+        description="Processes of each rollout worker, or of each environment worker, that run the "
+        "environments. One that is lost fails its own episodes, and is replaced.",
     )
     concurrency: int = Field(
         32, ge=1, le=4096, description="Episodes that run at once in each process; others wait."

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from kubealign.spec.sections.rollout import InFlightPolicy, Rollout
 from kubealign_services.data.models.transformers_four import open_readable_policy
 from kubealign_services.data.prepared import PreparedJob, load_prepared
 from kubealign_services.data.rows.field_mapping import chat_template_kwargs
+from kubealign_services.environments.pool import EnvironmentPool
+from kubealign_services.environments.replicas.remote_environments import RemoteEnvironments
 from kubealign_services.generation.contract import Generator
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.rollout.engine_environment import enter_engine_environment
@@ -28,7 +31,11 @@ from kubealign_services.roles.rollout.weights import (
 from kubealign_services.roles.rollout.worker import RolloutWorker
 from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
-from kubealign_services.roles.rollout.workflow.factory import check_workflow_libraries, open_sample_producer
+from kubealign_services.roles.rollout.workflow.factory import (
+    OpenEnvironments,
+    check_workflow_libraries,
+    open_sample_producer,
+)
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.loop_watchdog import watch_event_loop
@@ -128,6 +135,7 @@ async def _run_worker(
         branching = Branching(
             prepared.tokenizer, rollout.max_sequences_per_sample, prepared.report.longest_prompt, variables
         )
+        environments = _environments_in_other_processes(context, bus) or EnvironmentPool
         async with open_sample_producer(
             rollout.workflow,
             generator,
@@ -137,6 +145,7 @@ async def _run_worker(
             tools,
             variables,
             branching,
+            environments,
         ) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
             worker.on_skip = lambda reason: context.metrics.skipped_work_items.labels(reason).inc()
@@ -150,6 +159,13 @@ async def _run_worker(
                 await run_until_stopped(context.stop, generator.run(), worker.run(), *others, *watchdogs)
     except (WorkflowFailed, RewardMissing) as error:
         raise PermanentFailure(str(error)) from error
+
+
+def _environments_in_other_processes(context: ProcessContext, bus: Bus) -> OpenEnvironments | None:
+    """Return what opens the environments in the job's environment workers; None: it has none."""
+    if not context.job.spec.environment_replicas:
+        return None
+    return partial(RemoteEnvironments, bus=bus, name=context.settings.name, tls=context.settings.tls)
 
 
 def _heartbeat_payload(generator: Generator, weights: WorkerWeights, tokens: Rate) -> dict[str, Any]:

@@ -21,6 +21,8 @@ OPEN_SERVICES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflect
 _UNBOUNDED_METHODS = (
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    # An episode lasts as long as the policy takes; each of its calls has a time limit.
+    "/kubealign.v1.Environments/Play",
 )
 _SPIFFE_PREFIX = "spiffe://kubealign/"
 

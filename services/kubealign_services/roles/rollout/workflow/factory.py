@@ -1,7 +1,7 @@
 """Creates the sample producer of a job's rollout."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +25,7 @@ from kubealign_services.roles.rollout.sample_producers import MultiTurn, SampleP
 from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow, WorkflowFailed
 from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
-from kubealign_services.roles.rollout.workflow.environment import EnvironmentWorkflow
+from kubealign_services.roles.rollout.workflow.environment import Environments, EnvironmentWorkflow
 from kubealign_services.roles.rollout.workflow.tool_calls import ToolCallWorkflow
 from kubealign_services.roles.rollout.workflow.tool_use import ToolWorkflow
 from kubealign_services.runtime.process.failures import PermanentFailure
@@ -34,6 +34,11 @@ from kubealign_services.tools.job_tools import JobTools
 from kubealign_services.tools.mcp_server import McpUnavailable
 from kubealign_services.tools.parsers.registry import make_parser
 from kubealign_services.tools.toolbox import open_toolbox
+
+#: Opens the environments of a spec.
+OpenEnvironments = Callable[[EnvironmentSpec], AbstractAsyncContextManager[Environments]]
+
+_ENVIRONMENT = "spec.rollout.workflow.environment"
 
 
 def check_workflow_libraries(spec: WorkflowSpec | None) -> None:
@@ -59,6 +64,7 @@ async def open_sample_producer(
     tools: JobTools | None = None,
     template_variables: Mapping[str, Any] = MappingProxyType({}),
     branching: Branching | None = None,
+    open_environments: OpenEnvironments = EnvironmentPool,
 ) -> AsyncIterator[SampleProducer]:
     """Open the sample producer; a workflow's tools and environments run until the block ends.
 
@@ -67,6 +73,7 @@ async def open_sample_producer(
         tools: Tools of a workflow that calls them in the model's own format.
         template_variables: Variables of the chat template, for the messages of an environment.
         branching: Limits of the sequences of an episode; None: it has one.
+        open_environments: Opens the environments of a workflow, by default in processes of this one.
 
     Raises:
         RewardError: A tool cannot be started.
@@ -77,7 +84,9 @@ async def open_sample_producer(
         return
     async with AsyncExitStack() as stack:
         if spec.environment is not None:
-            workflow = await _open_environment(spec.environment, stack, tokenizer, template_variables)
+            turns = _message_turns(spec.environment, tokenizer, template_variables)
+            environments = await _open_environments(spec.environment, stack, open_environments)
+            workflow: EpisodeWorkflow = EnvironmentWorkflow(spec.environment, environments, turns)
         elif spec.agent is not None:
             branching = branching or Branching(tokenizer, variables=template_variables)
             workflow = await _open_agent(spec.agent, stack, tokenizer, template_variables, branching)
@@ -126,17 +135,22 @@ async def _open_agent(
     return AgentWorkflow(spec, server, agents, conversations, branching.max_sequences)
 
 
-async def _open_environment(
-    spec: EnvironmentSpec,
-    stack: AsyncExitStack,
-    tokenizer: PreTrainedTokenizerBase,
-    variables: Mapping[str, Any],
-) -> EpisodeWorkflow:
-    """Start the environments' processes. Raises WorkflowFailed."""
+def _message_turns(
+    spec: EnvironmentSpec, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]
+) -> MessageTurns | None:
+    """Return the renderer of observations as chat messages; None: they are text. Raises WorkflowFailed."""
     try:
         is_chat = spec.observation is ObservationFormat.CHAT
-        turns = MessageTurns(tokenizer, variables) if is_chat else None
-        pool = await stack.enter_async_context(EnvironmentPool(spec))
-    except (DataError, EnvironmentFailed) as error:
-        raise WorkflowFailed(f"spec.rollout.workflow.environment: {error}") from error
-    return EnvironmentWorkflow(spec, pool, turns)
+        return MessageTurns(tokenizer, variables) if is_chat else None
+    except DataError as error:
+        raise WorkflowFailed(f"{_ENVIRONMENT}: {error}") from error
+
+
+async def _open_environments(
+    spec: EnvironmentSpec, stack: AsyncExitStack, open_environments: OpenEnvironments
+) -> Environments:
+    """Open the environments until the stack is closed. Raises WorkflowFailed."""
+    try:
+        return await stack.enter_async_context(open_environments(spec))
+    except EnvironmentFailed as error:
+        raise WorkflowFailed(f"{_ENVIRONMENT}: {error}") from error
