@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from kubealign.client.backends.replicas import ROLLOUT
 from kubealign.client.errors import JobNotFound, KubealignError, WaitTimeout
 from kubealign.client.job import AsyncJob
 from kubealign.client.metrics_table import MetricsTable
@@ -260,10 +261,14 @@ class AsyncAlignmentClient:
         backend = await self.backend()
         return await backend.processes(await self._ref(name, namespace))
 
-    async def scale(self, name: str, replicas: int, namespace: str | None = None) -> AsyncJob:
-        """Set the number of rollout workers. Raises NotPossible for a job without rollout workers."""
+    async def scale(
+        self, name: str, replicas: int, namespace: str | None = None, *, group: str = ROLLOUT
+    ) -> AsyncJob:
+        """Set the number of rollout workers, or of another group of workers: environment, and on this machine
+        also reward-NAME, reference, teacher or teacher-NAME. Raises NotPossible for a job without them.
+        """
         backend = await self.backend()
-        return AsyncJob(self, await backend.scale(await self._ref(name, namespace), replicas))
+        return AsyncJob(self, await backend.scale(await self._ref(name, namespace), replicas, group))
 
     async def suspend(self, name: str, namespace: str | None = None) -> AsyncJob:
         """Suspend the job: it saves a checkpoint and releases its resources, and is Suspending until then."""

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kubealign.client.backends.replicas import ROLLOUT
 from kubealign.client.job_handle import JobHandle
 from kubealign.client.records import JobEvent, JobRecord, LogLine, ProcessRecord
 from kubealign.read_model import SampleRecord
@@ -61,8 +62,8 @@ class Job(JobHandle):
     def processes(self) -> Sequence[ProcessRecord]:
         return self._client.processes(self.name, self.namespace)
 
-    def scale(self, replicas: int) -> "Job":
-        return self._update_record(self._client.scale(self.name, replicas, self.namespace))
+    def scale(self, replicas: int, *, group: str = ROLLOUT) -> "Job":
+        return self._update_record(self._client.scale(self.name, replicas, self.namespace, group=group))
 
     def suspend(self) -> "Job":
         return self._update_record(self._client.suspend(self.name, self.namespace))
@@ -134,8 +135,8 @@ class AsyncJob(JobHandle):
     async def processes(self) -> Sequence[ProcessRecord]:
         return await self._client.processes(self.name, self.namespace)
 
-    async def scale(self, replicas: int) -> "AsyncJob":
-        return self._update_record(await self._client.scale(self.name, replicas, self.namespace))
+    async def scale(self, replicas: int, *, group: str = ROLLOUT) -> "AsyncJob":
+        return self._update_record(await self._client.scale(self.name, replicas, self.namespace, group=group))
 
     async def suspend(self) -> "AsyncJob":
         return self._update_record(await self._client.suspend(self.name, self.namespace))

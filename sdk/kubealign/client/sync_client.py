@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.async_client import AsyncAlignmentClient
+from kubealign.client.backends.replicas import ROLLOUT
 from kubealign.client.errors import JobNotFound, WaitTimeout
 from kubealign.client.event_loop_thread import EventLoopThread
 from kubealign.client.job import AsyncJob, Job
@@ -195,9 +196,11 @@ class AlignmentClient:
         """Return the processes of the job, with their heartbeats."""
         return self._loop.call(self._client.processes(name, namespace))
 
-    def scale(self, name: str, replicas: int, namespace: str | None = None) -> Job:
-        """Set the number of rollout workers. Raises NotPossible for a job without rollout workers."""
-        return self._to_job(self._loop.call(self._client.scale(name, replicas, namespace)))
+    def scale(self, name: str, replicas: int, namespace: str | None = None, *, group: str = ROLLOUT) -> Job:
+        """Set the number of rollout workers, or of another group of workers: environment, and on this machine
+        also reward-NAME, reference, teacher or teacher-NAME. Raises NotPossible for a job without them.
+        """
+        return self._to_job(self._loop.call(self._client.scale(name, replicas, namespace, group=group)))
 
     def suspend(self, name: str, namespace: str | None = None) -> Job:
         """Suspend the job: it saves a checkpoint and releases its resources, and is Suspending until then."""

@@ -13,6 +13,7 @@ from prometheus_client import Counter
 
 from kubealign.client.backends.base import JobBackend, TelemetrySource
 from kubealign.client.backends.cluster.backend import ClusterBackend
+from kubealign.client.backends.replicas import ROLLOUT
 from kubealign.client.records import JobRecord, JobRef
 from kubealign.errors import Forbidden
 from kubealign.kube.api import KubernetesApi
@@ -179,8 +180,8 @@ class ImpersonatingBackend(ClusterBackend):
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
         return self._cache_write(await super().patch(ref, patch))
 
-    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
-        return self._cache_write(await super().scale(ref, replicas))
+    async def scale(self, ref: JobRef, replicas: int, group: str = ROLLOUT) -> JobRecord:
+        return self._cache_write(await super().scale(ref, replicas, group))
 
     async def delete(self, ref: JobRef) -> None:
         await super().delete(ref)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kubealign.client.backends.base import JobBackend, TelemetrySource
+from kubealign.client.backends.replicas import ROLLOUT
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.errors import Forbidden, JobNotFound
 from kubealign.human_labels import HumanLabel
@@ -89,7 +90,7 @@ class CacheReader:
     async def delete(self, ref: JobRef) -> None:
         _forbid()
 
-    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
+    async def scale(self, ref: JobRef, replicas: int, group: str = ROLLOUT) -> JobRecord:
         _forbid()
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:

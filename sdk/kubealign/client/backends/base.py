@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from kubealign.client.backends.replicas import ROLLOUT
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.human_labels import HumanLabel
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
@@ -73,8 +74,10 @@ class JobBackend(TelemetrySource, Protocol):
         In a cluster the job's volumes are kept; a local job's result is deleted with its run directory.
         """
 
-    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
-        """Set the number of rollout workers. Raises NotPossible, JobInvalid."""
+    async def scale(self, ref: JobRef, replicas: int, group: str = ROLLOUT) -> JobRecord:
+        """Set the number of workers of a group: rollout, environment, and on this machine also reward-NAME,
+        reference, teacher or teacher-NAME. Raises NotPossible, JobInvalid.
+        """
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
         """Suspend or resume a job.

@@ -8,6 +8,7 @@ import typer
 from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.exit_codes import CliExitCode
 from kubealign.cli.options import JobName, JobNames
+from kubealign.client.backends.replicas import ROLLOUT, describe_workers
 
 
 @backend_command
@@ -15,11 +16,18 @@ async def scale(
     ctx: CommandContext,
     job: JobName,
     replicas: Annotated[int, typer.Argument(metavar="REPLICAS", min=0, show_default=False)],
+    group: Annotated[
+        str,
+        typer.Option(
+            metavar="GROUP",
+            help="Workers to scale: rollout, environment, and on this machine also reward-NAME, reference, "
+            "teacher or teacher-NAME.",
+        ),
+    ] = ROLLOUT,
 ) -> None:
-    """Set the number of rollout workers of a running job."""
-    await ctx.backend.scale(await ctx.ref(job), replicas)
-    workers = "1 rollout worker" if replicas == 1 else f"{replicas} rollout workers"
-    typer.echo(f"{job}: {workers}")
+    """Set the number of rollout workers, or of other workers, of a running job."""
+    await ctx.backend.scale(await ctx.ref(job), replicas, group)
+    typer.echo(f"{job}: {describe_workers(group, replicas)}")
 
 
 @backend_command

@@ -23,6 +23,7 @@ from kubealign.client.backends.cluster.documents import (
 )
 from kubealign.client.backends.cluster.labels import list_labels, store_label
 from kubealign.client.backends.cluster.listing import JobLister
+from kubealign.client.backends.replicas import ROLLOUT, replicas_patch
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.results.fetch import fetch_result
@@ -101,8 +102,10 @@ class ClusterBackend:
             awaited = f"job {ref} to be deleted: a finalizer keeps it (kubectl get aj {ref.name} -o yaml)"
             raise Unavailable(f"waited {_DELETE_TIMEOUT_SECONDS:g} s for {awaited}") from error
 
-    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
-        check_scalable(await self.get(ref))
+    async def scale(self, ref: JobRef, replicas: int, group: str = ROLLOUT) -> JobRecord:
+        check_scalable(job := await self.get(ref), group)
+        if group != ROLLOUT:
+            return await self.patch(ref, replicas_patch(job.job, job.resource, group, replicas))
         body = {"spec": {"replicas": replicas}}
         await self._api.merge_patch(f"{_job_path(ref)}/scale", body, {"fieldManager": FIELD_MANAGER})
         return await self.get(ref)

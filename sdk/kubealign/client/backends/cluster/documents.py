@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kubealign.client.backends.replicas import ENVIRONMENT, ROLLOUT
 from kubealign.client.errors import Conflict, JobInvalid, NotPossible
 from kubealign.client.records import JobRecord
 from kubealign.client.retry import not_retryable_message
@@ -86,15 +87,24 @@ def check_runs_here(job: JobRecord, remedy: str) -> None:
         )
 
 
-def check_scalable(job: JobRecord) -> None:
-    """Raise NotPossible for a job without rollout workers, Conflict for one that has finished."""
+def check_scalable(job: JobRecord, group: str) -> None:
+    """Raise NotPossible for a job without such workers, or whose number is fixed, Conflict for one that has
+    finished.
+    """
     check_not_finished(job, "scaled")
     try:
-        samples = job.job.spec.samples
+        spec = job.job.spec
     except ValidationError:
         # The job was created by a newer kubealign version: the API server checks it.
         return
-    if not samples:
+    if group == ROLLOUT and not spec.samples:
         raise NotPossible(
             f"job {job.ref} ({job.algorithm}) has no rollout workers to scale: it does not sample"
+        )
+    if group == ENVIRONMENT and not spec.environment_replicas:
+        raise NotPossible(f"job {job.ref} has no environment workers to scale")
+    if group not in (ROLLOUT, ENVIRONMENT):
+        raise NotPossible(
+            f"the number of {group} workers of job {job.ref} cannot change: in a cluster only {ROLLOUT} and "
+            f"{ENVIRONMENT} workers are scaled"
         )

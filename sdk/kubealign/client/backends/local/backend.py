@@ -17,6 +17,7 @@ from kubealign.client.backends.local.processes import idle_records, read_heartbe
 from kubealign.client.backends.local.record_reader import RecordReader
 from kubealign.client.backends.local.submission import submit, validate_submission
 from kubealign.client.backends.local.watch import JobWatcher
+from kubealign.client.backends.replicas import ROLLOUT, replicas_patch
 from kubealign.client.errors import Conflict, JobNotFound, NotPossible
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.retry import not_retryable_message
@@ -65,8 +66,8 @@ class LocalBackend:
 
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
         patch_plan = plan_patch(await self._reader.read_record(ref), patch, Path.cwd())
-        if patch_plan.replicas is not None:
-            await self._scale_running(ref, patch_plan.replicas)
+        for group, replicas in patch_plan.scaled.items():
+            await self._scale_running(ref, group, replicas)
         await self._write_patch(ref, patch_plan)
         if patch_plan.suspended is not None:
             await self.suspend(ref, patch_plan.suspended)
@@ -78,11 +79,17 @@ class LocalBackend:
         await asyncio.to_thread(_delete_run, ref, stored.folder)
         self._reader.invalidate()
 
-    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
+    async def scale(self, ref: JobRef, replicas: int, group: str = ROLLOUT) -> JobRecord:
         record = await self._reader.read_record(ref)
-        if not record.job.spec.samples:
-            raise NotPossible(f"{ref} has no rollout workers: {record.algorithm} does not sample")
-        return await self.patch(ref, {"spec": {"rollout": {"replicas": replicas}}})
+        if group == ROLLOUT:
+            if not record.job.spec.samples:
+                raise NotPossible(f"{ref} has no rollout workers: {record.algorithm} does not sample")
+            return await self.patch(ref, {"spec": {"rollout": {"replicas": replicas}}})
+        try:
+            patch = replicas_patch(record.job, record.resource, group, replicas)
+        except LookupError as error:
+            raise NotPossible(f"{ref} {error}") from None
+        return await self.patch(ref, patch)
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
         stored = await self._reader.read_run(ref)
@@ -208,13 +215,13 @@ class LocalBackend:
         except JobNotFound:
             return True
 
-    async def _scale_running(self, ref: JobRef, replicas: int) -> None:
+    async def _scale_running(self, ref: JobRef, group: str, replicas: int) -> None:
         """Scale a running job; without a runner, the number in the document suffices."""
         stored = await self._reader.read_run(ref)
         if stored.run_phase.phase not in _ACTIVE_PHASES:
             return
         try:
-            await control_socket.scale(stored.folder.root, replicas)
+            await control_socket.scale(stored.folder.root, replicas, group)
         except RunRefused as refusal:
             raise Conflict(f"{ref} cannot be scaled now: {refusal}") from None
 

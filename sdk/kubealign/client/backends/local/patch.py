@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kubealign.client.backends.replicas import replicas_by_group, without_replicas
 from kubealign.client.errors import Conflict, JobInvalid
 from kubealign.client.records import JobRecord
 from kubealign.kube.merge_patch import apply_merge_patch
@@ -62,14 +63,16 @@ def check_training_unchanged(before: AlignmentJob, after: AlignmentJob) -> None:
 
 
 def changed_spec_fields(before: AlignmentJob, after: AlignmentJob) -> list[str]:
-    """Return the changed fields of the spec that a running runner does not read again."""
+    """Return the changed fields of the spec that a running runner does not read again: all but the numbers of
+    workers.
+    """
     return sorted(_differing_fields(_spec_document(before), _spec_document(after)))
 
 
 def _spec_document(job: AlignmentJob) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(job.spec.model_dump_json(by_alias=True))
     document.pop("suspend", None)
-    return document
+    return without_replicas(job, document)
 
 
 def _differing_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -91,7 +94,8 @@ class PatchPlan:
 
     #: The full desired job.
     job: AlignmentJob
-    replicas: int | None = None
+    #: Elastic group -> its new number of workers, for those that change.
+    scaled: Mapping[str, int] = field(default_factory=dict)
     suspended: bool | None = None
 
 
@@ -111,10 +115,13 @@ def plan_patch(record: JobRecord, patch: Mapping[str, Any], folder: Path) -> Pat
     old, new = parse_job(before, None), parse_job(after, folder)
     check_training_unchanged(old, new)
     _check_phase_allows(record, old, new)
-    replicas, suspended = new.spec.rollout.replicas, new.spec.suspend
+    before_scaling, suspended = replicas_by_group(old), new.spec.suspend
+    scaled = {
+        group: count for group, count in replicas_by_group(new).items() if count != before_scaling.get(group)
+    }
     return PatchPlan(
         job=new,
-        replicas=None if replicas == old.spec.rollout.replicas else replicas,
+        scaled=scaled,
         suspended=None if suspended == old.spec.suspend else suspended,
     )
 
@@ -125,9 +132,7 @@ def _check_phase_allows(record: JobRecord, old: AlignmentJob, new: AlignmentJob)
         raise Conflict(f"{record.ref} has finished ({phase}): its spec can no longer be changed")
     if phase in _IDLE_PHASES:
         return
-    rollout = new.spec.rollout.model_copy(update={"replicas": old.spec.rollout.replicas})
-    without_scaling = new.model_copy(update={"spec": new.spec.model_copy(update={"rollout": rollout})})
-    changed_fields = changed_spec_fields(old, without_scaling)
+    changed_fields = changed_spec_fields(old, new)
     if changed_fields:
         raise Conflict(
             f"{record.ref} is {phase}, and reads {', '.join(changed_fields)} when it starts: suspend it first"
