@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -48,7 +48,8 @@ class RemoteSession:
         self._spec = spec
         self.worker = worker
         self._label = describe_environment(spec)
-        self._call: Any = EnvironmentsStub(channel).Play(metadata=trace_metadata())
+        stub: Callable[[grpc.aio.Channel], Any] = EnvironmentsStub
+        self._call = stub(channel).Play(metadata=trace_metadata())
         self.observation = Observation()
 
     async def reset(self, seed: int, columns: Mapping[str, Any]) -> None:
