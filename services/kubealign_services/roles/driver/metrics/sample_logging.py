@@ -89,11 +89,13 @@ class SamplePreviews:
         if not step.sample_texts:
             return
         rewarded = "rewards" in batch.sequence_columns
+        several = has_several_sequences(batch)
         # The text of a sample is that of its last sequence.
-        batch = batch.select(last_sequences(batch)) if has_several_sequences(batch) else batch
+        batch = batch.select(last_sequences(batch)) if several else batch
         rewards = batch.sequence("rewards").tolist() if rewarded else [0.0] * len(batch)
         for index in choose_samples(rewards, self._seed, step.step, self._count):
-            texts = step.sample_texts[sample_name(batch.sample_ids[index])]
+            name = batch.sample_ids[index]
+            texts = step.sample_texts[sample_name(name) if several else name]
             sequence = batch.select([index])
             mask = sequence.token("loss_mask").bool()
             step.previews.append(
