@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from kubealign.client.backends.replicas import replicas_patch
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, KubealignError, NotPossible
 from kubealign.client.query import select_page
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
@@ -184,13 +186,19 @@ class MemoryBackend:
         self._version += 1
         self._notify()
 
-    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
+    async def scale(self, ref: JobRef, replicas: int, group: str = ROLLOUT) -> JobRecord:
         self._answer()
         state = self._state(ref)
-        if not state.record.job.spec.samples:
+        if group == ROLLOUT and not state.record.job.spec.samples:
             raise NotPossible(f"{ref} has no rollout workers: {state.record.algorithm} does not sample")
-        record = await self.patch(ref, {"spec": {"rollout": {"replicas": replicas}}})
-        self.status(ref, rolloutReplicas=replicas)
+        job = state.record.job
+        try:
+            patch = replicas_patch(job, job.model_dump(by_alias=True, exclude_unset=True), group, replicas)
+        except LookupError as error:
+            raise NotPossible(f"{ref} {error}") from error
+        record = await self.patch(ref, patch)
+        if group == ROLLOUT:
+            self.status(ref, rolloutReplicas=replicas)
         return record
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:

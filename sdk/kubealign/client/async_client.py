@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from kubealign.client.backends.replicas import ROLLOUT
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.errors import JobNotFound, KubealignError, WaitTimeout
 from kubealign.client.job import AsyncJob
 from kubealign.client.metrics_table import MetricsTable

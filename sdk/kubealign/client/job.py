@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kubealign.client.backends.replicas import ROLLOUT
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.job_handle import JobHandle
 from kubealign.client.records import JobEvent, JobRecord, LogLine, ProcessRecord
 from kubealign.read_model import SampleRecord

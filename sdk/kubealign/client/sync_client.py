@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.async_client import AsyncAlignmentClient
-from kubealign.client.backends.replicas import ROLLOUT
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.errors import JobNotFound, WaitTimeout
 from kubealign.client.event_loop_thread import EventLoopThread
 from kubealign.client.job import AsyncJob, Job

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from kubealign.client.backends.replicas import ROLLOUT
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.human_labels import HumanLabel
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics

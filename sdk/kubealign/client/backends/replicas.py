@@ -4,13 +4,11 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kubealign.client.backends.worker_groups import ENVIRONMENT, ROLLOUT
 from kubealign.process_settings import Role
 from kubealign.role_specs import role_of_group, teacher_group
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rollout import ReferencePlacement
-
-ROLLOUT = Role.ROLLOUT.value
-ENVIRONMENT = Role.ENVIRONMENT.value
 
 #: Field of the spec with the number of workers, and the index of its list's entry if it has one.
 _Path = tuple[str | int, ...]

@@ -8,7 +8,7 @@ import typer
 from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.exit_codes import CliExitCode
 from kubealign.cli.options import JobName, JobNames
-from kubealign.client.backends.replicas import ROLLOUT, describe_workers
+from kubealign.client.backends.worker_groups import ROLLOUT
 
 
 @backend_command
@@ -26,6 +26,8 @@ async def scale(
     ] = ROLLOUT,
 ) -> None:
     """Set the number of rollout workers, or of other workers, of a running job."""
+    from kubealign.client.backends.replicas import describe_workers
+
     await ctx.backend.scale(await ctx.ref(job), replicas, group)
     typer.echo(f"{job}: {describe_workers(group, replicas)}")
 

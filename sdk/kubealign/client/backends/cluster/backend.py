@@ -23,7 +23,8 @@ from kubealign.client.backends.cluster.documents import (
 )
 from kubealign.client.backends.cluster.labels import list_labels, store_label
 from kubealign.client.backends.cluster.listing import JobLister
-from kubealign.client.backends.replicas import ROLLOUT, replicas_patch
+from kubealign.client.backends.replicas import replicas_patch
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.results.fetch import fetch_result

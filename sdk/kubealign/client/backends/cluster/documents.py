@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kubealign.client.backends.replicas import ENVIRONMENT, ROLLOUT
+from kubealign.client.backends.worker_groups import ENVIRONMENT, ROLLOUT
 from kubealign.client.errors import Conflict, JobInvalid, NotPossible
 from kubealign.client.records import JobRecord
 from kubealign.client.retry import not_retryable_message

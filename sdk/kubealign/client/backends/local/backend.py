@@ -17,7 +17,8 @@ from kubealign.client.backends.local.processes import idle_records, read_heartbe
 from kubealign.client.backends.local.record_reader import RecordReader
 from kubealign.client.backends.local.submission import submit, validate_submission
 from kubealign.client.backends.local.watch import JobWatcher
-from kubealign.client.backends.replicas import ROLLOUT, replicas_patch
+from kubealign.client.backends.replicas import replicas_patch
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.errors import Conflict, JobNotFound, NotPossible
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.retry import not_retryable_message

@@ -7,9 +7,11 @@ import pytest
 
 from kubealign.client.backends.local.patch import plan_patch
 from kubealign.client.backends.replicas import describe_workers, replicas_by_group, replicas_patch
+from kubealign.client.backends.worker_groups import ENVIRONMENT, ROLLOUT
 from kubealign.client.errors import Conflict
 from kubealign.client.records import JobRecord
 from kubealign.kube.merge_patch import apply_merge_patch
+from kubealign.process_settings import Role
 from kubealign.spec.job import AlignmentJob
 
 SPEC: dict[str, Any] = {
@@ -43,6 +45,10 @@ def document(phase: str | None = None) -> dict[str, Any]:
 
 def job_of(resource: dict[str, Any]) -> AlignmentJob:
     return AlignmentJob.model_validate({**resource, "metadata": {"name": "scaled"}})
+
+
+def test_groups_are_named_by_their_roles() -> None:
+    assert (ROLLOUT, ENVIRONMENT) == (Role.ROLLOUT, Role.ENVIRONMENT)
 
 
 def test_the_groups_are_those_with_processes_of_their_own() -> None:

@@ -73,6 +73,9 @@ def test_scale(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     submitted("sft")
     assert "has no rollout workers" in run("scale", "sft", "2").stderr
     assert run("scale", "ppo", "many").exit_code == 2
+    missing = run("scale", "ppo", "2", "--group", "environment")
+    assert missing.exit_code == 1
+    assert "has no workers 'environment' to scale; it has rollout, reward-" in missing.stderr
 
 
 def test_suspend_and_resume(site: MemoryBackend, run: Run, submitted: Submitted) -> None:

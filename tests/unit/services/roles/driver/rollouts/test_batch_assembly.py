@@ -167,12 +167,11 @@ def episode_of_two(name: str, reward: float) -> RolloutGroup:
         temperature=0.5,
     )
     turns = [rollout_pb2.TurnReward(token=1, reward=0.25), rollout_pb2.TurnReward(token=4, reward=0.75)]
-    rollout.episode_rewards.add(source="won", reward=1.0, turns=turns)
     complete = RolloutGroup(name, 1, min_version=0, deadline=0.0, requested_at=0.0, rollouts={0: rollout})
     column = np.linspace(-1, 0, 5).astype("<f4").tobytes()
     for source, score in {
         "exact": scoring_pb2.Score(reward=reward),
-        "won": scoring_pb2.Score(reward=1.0),
+        "won": scoring_pb2.Score(reward=1.0, steps=turns),
         "reference": scoring_pb2.Score(logprobs=column),
     }.items():
         complete.scores[0, message.digest, source] = score
