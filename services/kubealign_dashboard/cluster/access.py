@@ -13,7 +13,7 @@ from prometheus_client import Counter
 
 from kubealign.client.backends.base import JobBackend, TelemetrySource
 from kubealign.client.backends.cluster.backend import ClusterBackend
-from kubealign.client.backends.replicas import ROLLOUT
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.records import JobRecord, JobRef
 from kubealign.errors import Forbidden
 from kubealign.kube.api import KubernetesApi

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kubealign.client.backends.base import JobBackend, TelemetrySource
-from kubealign.client.backends.replicas import ROLLOUT
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.errors import Forbidden, JobNotFound
 from kubealign.human_labels import HumanLabel
