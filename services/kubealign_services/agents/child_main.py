@@ -2,71 +2,42 @@
 
 Command line: `python -m kubealign_services.agents.child_main`.
 
-One JSON object per line in each direction. First line to the child: the target of the agent's function, as in
-scoring/functions/protocol.py; its reply is {"id": 0, "result": null} once the function is imported.
-Request: {"id": n, "session": s, "call": "solve", "client": {...}, "row": {...}}, with the fields of
-AgentClient and AgentRow.
-Replies, in any order: {"id": n, "result": value of RewardResult.to_json} or {"id": n, "error": text,
-"permanent": boolean}.
-
-The process ends when its input or its parent ends, whatever the agents are doing.
+Requests as in `environments.child_requests`. First line to the child: the target of the agent's function, as
+in scoring/functions/protocol.py, which is imported when the reply arrives. Request: {"id": n, "session": s,
+"call": "solve", "client": {...}, "row": {...}}, with the fields of AgentClient and AgentRow; its result is a
+value of RewardResult.to_json.
 """
 
 import asyncio
 import inspect
 import json
-import os
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Any
 
-from kubealign.local.processes.parent_death import die_with_parent
 from kubealign_services.agents.contract import AgentClient, AgentRow
-from kubealign_services.runtime.process.reaper import run_and_kill_descendants
-from kubealign_services.scoring.functions.child_main import (
-    FunctionError,
-    describe_error,
-    load_function,
-    private_pipes,
-)
+from kubealign_services.environments.child_requests import Handler, run_child
+from kubealign_services.environments.contract import CallFailed
+from kubealign_services.scoring.functions.child_main import FunctionError, describe_error, load_function
 from kubealign_services.scoring.functions.results import InvalidResult, check_results
 
 #: Number of positional arguments of an agent.
 _ARGUMENTS = 2
 
 
-class AgentError(Exception):
-    """An agent cannot be used, raised an error, or returned no reward. `permanent`: a retry cannot help."""
-
-    def __init__(self, message: str, *, permanent: bool = False) -> None:
-        super().__init__(message)
-        self.permanent = permanent
+class AgentError(CallFailed):
+    """An agent cannot be used, raised an error, or returned no reward."""
 
 
-def main() -> int:
-    """Serve requests in a supervised child until the input ends."""
-    die_with_parent(os.getppid(), signal.SIGTERM)
-    return run_and_kill_descendants(lambda: asyncio.run(_serve()))
+async def _open_handler(line: bytes) -> Handler:
+    """Return the call of the agent. Raises AgentError."""
+    return partial(_solve, load_agent(json.loads(line)))
 
 
-async def _serve() -> int:
-    requests, replies = private_pipes()
-    target = json.loads(requests.readline())
-    try:
-        function = load_agent(target)
-    except AgentError as error:
-        _reply(replies, {"id": 0, "error": str(error), "permanent": True})
-        return 1
-    _reply(replies, {"id": 0, "result": None})
-    lines: asyncio.Queue[bytes] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    threading.Thread(target=_read_requests, args=(requests, loop, lines), daemon=True).start()
-    async with asyncio.TaskGroup() as calls:
-        while True:
-            calls.create_task(_answer(function, json.loads(await lines.get()), replies))
+async def _solve(function: Callable[..., Any], request: dict[str, Any]) -> Any:
+    return await run_agent(function, AgentClient(**request["client"]), AgentRow(**request["row"]))
 
 
 def load_agent(target: dict[str, Any]) -> Callable[..., Any]:
@@ -110,31 +81,5 @@ async def run_agent(function: Callable[..., Any], client: AgentClient, row: Agen
     return result.to_json()
 
 
-async def _answer(function: Callable[..., Any], request: dict[str, Any], replies: BinaryIO) -> None:
-    """Reply to one request."""
-    reply: dict[str, Any] = {"id": request["id"]}
-    try:
-        reply["result"] = await run_agent(
-            function, AgentClient(**request["client"]), AgentRow(**request["row"])
-        )
-    except AgentError as error:
-        reply |= {"error": str(error), "permanent": error.permanent}
-    _reply(replies, reply)
-
-
-def _read_requests(
-    requests: BinaryIO, loop: asyncio.AbstractEventLoop, lines: "asyncio.Queue[bytes]"
-) -> None:
-    for line in requests:
-        loop.call_soon_threadsafe(lines.put_nowait, line)
-    # The parent closed the pipe or ended; an agent may never return.
-    os._exit(0)
-
-
-def _reply(replies: BinaryIO, message: dict[str, Any]) -> None:
-    replies.write(json.dumps(message).encode() + b"\n")
-    replies.flush()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_child(_open_handler))

@@ -11,15 +11,19 @@ from kubealign_services.scoring.functions.results import InvalidResult, check_re
 Message: TypeAlias = Mapping[str, str]
 
 
-class EnvironmentFailed(Exception):
-    """An environment cannot be loaded, raised an error, exceeded a time limit or lost its process.
-
-    The message names the environment and the call. `permanent`: a retry cannot help.
-    """
+class CallFailed(Exception):
+    """A call of a user's code failed. `permanent`: a retry cannot help."""
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
+
+
+class EnvironmentFailed(CallFailed):
+    """An environment cannot be loaded, raised an error, exceeded a time limit or lost its process.
+
+    The message names the environment and the call.
+    """
 
 
 @dataclass(frozen=True)
