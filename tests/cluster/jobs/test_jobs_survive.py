@@ -1,10 +1,14 @@
-"""Running jobs survive the loss of any pod; finished jobs stay finished."""
+"""Running jobs survive the loss of any pod; finished jobs stay finished.
+
+Rollout workers, rewards and environments are lost in test_pools.py.
+"""
 
 import json
 
 import pytest
 
 from cluster.support.helm import NAMESPACE
+from cluster.support.lost_pods import lose_pod, pods_of
 from cluster.support.paced_jobs import assert_each_prompt_once, paced_job, prepare, set_pace
 from cluster.support.tenant import CLAIM, Tenant
 
@@ -14,26 +18,6 @@ _STEPS = 100
 #: Without the checkpoint of an eviction the trainer would start anew.
 _RARE_CHECKPOINTS = {"everySteps": 60, "volume": {"claimName": CLAIM, "path": "runs"}}
 _LEASE = ("get", "lease", "kubealign-operator", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}")
-
-
-def lose_pod(tenant: Tenant, job: str, process: str) -> None:
-    """Delete a pod, and wait until it is replaced and the job makes progress."""
-    [before] = pods_of(tenant, job, process)
-    tenant.kubectl("delete", before, "--wait=false")
-    tenant.until(
-        lambda: len(pods := pods_of(tenant, job, process)) == 1 and pods != [before],
-        f"another pod than {before}",
-        180,
-    )
-    [after] = pods_of(tenant, job, process)
-    tenant.control_plane.kubectl.wait_for(after, "condition=Ready", namespace=tenant.namespace, seconds=180)
-    tenant.until_beyond(job, tenant.step(job), f"after {before} was deleted")
-
-
-def pods_of(tenant: Tenant, job: str, process: str) -> list[str]:
-    """Return pod/NAME of the pods of a process, whose names contain the attempt."""
-    selector = f"kubealign.dev/job={job},kubealign.dev/process={process}"
-    return tenant.kubectl("get", "pods", "-l", selector, "-o", "name").split()
 
 
 def loaded_step(tenant: Tenant, job: str) -> int:
@@ -66,7 +50,7 @@ def test_every_pod_is_lost_in_turn_and_the_finished_job_stays_finished(tenant: T
     prepare(tenant, _STEPS)
     tenant.apply(paced_job("lost", _STEPS, checkpoint=_RARE_CHECKPOINTS))
     tenant.until_beyond("lost", 1, "at the start")
-    for process in ("rollout-0", "trainer-0", "driver", "nats"):
+    for process in ("trainer-0", "driver", "nats"):
         before = tenant.step("lost")
         lose_pod(tenant, "lost", process)
         if process == "trainer-0":
