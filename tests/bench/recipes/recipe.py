@@ -186,6 +186,8 @@ RECIPES = {
                 Measure("val/reward/gym", "reward on 64 held-out questions"),
                 Measure("reward/mean", "reward of the step's responses"),
             ),
+            remark="The environment rewards a number alone, and an answer that contains it with a share of "
+            "its length.",
         ),
         Recipe(
             "tool-calls",
@@ -197,6 +199,8 @@ RECIPES = {
                 Measure("val/reward/right", "right answers to 64 held-out products, share"),
                 Measure("rollout/turns", "turns of a response"),
             ),
+            remark="Before the first step the model has seen the format of calls in four steps on "
+            "demonstrations, without which it calls no tool.",
         ),
     )
 }
