@@ -4,6 +4,7 @@ a real engine, and the trainer's backend, without further processes and RPC."""
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.data.collate import collate
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.prepared import PreparedJob, PreparedRow
+from kubealign_services.data.tokenization.tokenizers import decode_ids
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.builder import JobContext
 from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews, TokenSplitter, make_decoder
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews, TokenSplitter
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.sources.iterative.builder import build_round_source
 from kubealign_services.roles.driver.sources.iterative.source import RoundSource
@@ -171,7 +173,7 @@ class Noted(SamplePreviews):
     """Keeps all samples of each round."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().__init__(TokenSplitter(lambda: make_decoder(tokenizer)), SEED)
+        super().__init__(TokenSplitter(lambda: partial(decode_ids, tokenizer)), SEED)
         self.answers: list[Sequence[ValidationSample]] = []
 
     def from_responses(

@@ -15,6 +15,7 @@ from kubealign_services.data.rows.example import Example
 from kubealign_services.data.rows.field_mapping import DataSet, read_annotations, response_columns
 from kubealign_services.data.rows.row_reader import RowReader
 from kubealign_services.data.tokenization.example_tokenizer import TokenizedExample
+from kubealign_services.data.tokenization.tokenizers import decode_ids
 
 #: Label of a token that is not trained on (the ignore_index of torch's cross_entropy).
 IGNORED_LABEL = -100
@@ -48,9 +49,7 @@ class TokenRowReader:
                 name: cells.token_ids(column, self._vocabulary)
                 for name, column in response_columns(layout).items()
             }
-        text = str(
-            self.tokenizer.decode(prompt, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
+        text = decode_ids(self.tokenizer, prompt)
         example = Example(number, text, **read_annotations(self.data, cells))
         return TokenizedExample(example, text, prompt, responses, mask)
 

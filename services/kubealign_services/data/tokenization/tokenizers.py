@@ -5,7 +5,7 @@ pad token all the same.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,14 @@ def prefix_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         if with_special[start : start + len(plain)] == plain:
             return with_special[:start]
     return []
+
+
+def decode_ids(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
+    """Return the text of ids with its special tokens, as every rollout engine decodes a response.
+
+    Special tokens stay: a reward must see what was sampled, and a stop string may be a special token.
+    """
+    return str(tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def _wrap_tokenizer(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Message
 from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
+from kubealign_services.data.tokenization.tokenizers import decode_ids
 from kubealign_services.data.tokenization.turn_template import TurnTemplate
 
 _QUESTION: Message = {"role": "user", "content": "kubealign question"}
@@ -83,12 +84,7 @@ class ToolTurns:
     def turn_text(self, tokens: Sequence[int]) -> str:
         """Return the text of a turn with its special tokens, without reasoning and without its end."""
         last = len(tokens) - (len(tokens) > 0 and tokens[-1] in self._ends)
-        text = str(
-            self._tokenizer.decode(
-                list(tokens[:last]), skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
-        )
-        return without_reasoning(text)
+        return without_reasoning(decode_ids(self._tokenizer, tokens[:last]))
 
     def follow(self, tokens: Sequence[int], results: Sequence[ToolResult]) -> list[int]:
         """Return the tokens that follow a turn with calls: its end where the policy did not write one, the

@@ -1,8 +1,9 @@
 """Opens and closes an external engine for a model folder."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from kubealign.spec.sections.engines import (
 )
 from kubealign.spec.sections.training import Lora
 from kubealign_services.data.models.context_length import context_length
-from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
+from kubealign_services.data.tokenization.tokenizers import check_vocabulary, decode_ids, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad
 from kubealign_services.generation.expected_weights import ExpectedWeights
 from kubealign_services.generation.external.contract import ExternalEngine
@@ -100,17 +101,11 @@ def read_model_info(folder: Path) -> ModelInfo:
     tokenizer: Any = load_tokenizer(folder, "rollout engine")
     check_vocabulary(config, tokenizer, f"rollout engine, {folder}")
     text = config.get_text_config()
-
-    def decode(tokens: Sequence[int]) -> str:
-        return str(
-            tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
-
     return ModelInfo(
         _context(text, folder),
         int(text.vocab_size),
         end_tokens(folder, config, tokenizer),
-        decode,
+        partial(decode_ids, tokenizer),
         ExpectedWeights(_model_without_memory(config)),
     )
 

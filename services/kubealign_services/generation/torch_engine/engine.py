@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.rollout import InFlightPolicy
-from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
+from kubealign_services.data.tokenization.tokenizers import check_vocabulary, decode_ids, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
 from kubealign_services.generation.model_folder import end_tokens, read_config
 from kubealign_services.generation.request_validation import check_request
@@ -350,11 +350,7 @@ class TorchRolloutEngine:
             raise RuntimeError("the engine has no usable weights: refit it first")
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        # Special tokens stay: a reward must see what was sampled, and a stop string may be a special token.
-        text = self._tokenizer.decode(
-            list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return str(text)
+        return decode_ids(self._tokenizer, tokens)
 
 
 def create_local_runner(

@@ -11,6 +11,7 @@ from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.tokenization.tokenizers import decode_ids
 from kubealign_services.roles.reward.function_scorer import FunctionScorer, RewardCalls
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
@@ -40,14 +41,7 @@ def load_step_scorer(context: ProcessContext, separator: str) -> Callable[..., "
         tokenizer = load_prepared(context.settings.run_dir).tokenizer
     except DataError as error:
         raise PermanentFailure(str(error)) from error
-
-    def decode_tokens(tokens: Sequence[int]) -> str:
-        # As the engines decode responses.
-        return str(
-            tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
-
-    return partial(StepScorer, StepDivision(separator, decode_tokens))
+    return partial(StepScorer, StepDivision(separator, partial(decode_ids, tokenizer)))
 
 
 class StepScorer(FunctionScorer):

@@ -6,12 +6,11 @@ import logging
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign_services.batch.packed import Batch
@@ -19,6 +18,7 @@ from kubealign_services.batch.reward_columns import read_scores, reward_names
 from kubealign_services.batch.samples import has_several_sequences, last_sequences, sample_name
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared import PreparedJob, row_index
+from kubealign_services.data.tokenization.tokenizers import decode_ids
 from kubealign_services.roles.driver.metrics.report import StepRecord, append_lines
 from kubealign_services.roles.driver.validation.samples import ValidationSample
 from kubealign_services.scoring.purposes import VALIDATION
@@ -78,7 +78,7 @@ class SamplePreviews:
     @classmethod
     def of_job(cls, spec: AlignmentJobSpec, prepared: PreparedJob) -> "SamplePreviews":
         """Return the previews of a job: as many samples as the displays, or a tracker, show."""
-        texts = TokenSplitter(lambda: make_decoder(prepared.tokenizer))
+        texts = TokenSplitter(lambda: partial(decode_ids, prepared.tokenizer))
         return cls(texts, spec.seed, max([PREVIEWS_PER_STEP, *(each.completions for each in spec.trackers)]))
 
     def add_previews(self, batch: Batch, step: StepRecord) -> None:
@@ -278,17 +278,6 @@ def _fit_to_text(parts: list[str], text: str) -> list[str]:
     if fitted and remaining:
         fitted[-1] += remaining
     return fitted
-
-
-def make_decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
-    """Return a decode function that works like the rollout engine's."""
-
-    def decode(tokens: Sequence[int]) -> str:
-        return str(
-            tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
-
-    return decode
 
 
 class SampleFile:

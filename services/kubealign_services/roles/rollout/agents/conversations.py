@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from kubealign.spec.workflows.tool_calls import ToolCallFormat
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.tokenization.message_turns import MessageTurns
-from kubealign_services.data.tokenization.tokenizers import prefix_ids
+from kubealign_services.data.tokenization.tokenizers import decode_ids, prefix_ids
 from kubealign_services.data.tokenization.tool_turns import ToolTurns, without_reasoning
 from kubealign_services.data.tokenization.turn_template import TurnTemplate
 from kubealign_services.roles.rollout.agents.errors import ApiError
@@ -100,7 +100,8 @@ class Conversations:
             before: Ids before them. Some tokenizers drop the space that a text begins with.
         """
         first = list(before[-1:])
-        return self._decode([*first, *tokens]).removeprefix(self._decode(first))
+        text = decode_ids(self._tokenizer, [*first, *tokens])
+        return text.removeprefix(decode_ids(self._tokenizer, first))
 
     def without_end(self, tokens: Sequence[int]) -> list[int]:
         """Return the ids of a turn without the special token that ended it."""
@@ -110,11 +111,6 @@ class Conversations:
     def piece(self, token: int) -> str:
         """Return the text of one token."""
         return self.raw_text([token])
-
-    def _decode(self, tokens: list[int]) -> str:
-        return str(
-            self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
 
     def _make_parser(self, tools: Sequence[Mapping[str, Any]]) -> ToolCallParser:
         def make() -> ToolCallParser:

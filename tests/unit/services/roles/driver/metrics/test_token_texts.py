@@ -1,12 +1,17 @@
 """Text pieces of a response by token, for tokenizers of each kind."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.tokenization.tokenizers import train_bpe_tokenizer, train_character_tokenizer
-from kubealign_services.roles.driver.metrics.sample_logging import TokenSplitter, make_decoder, split_by_token
+from kubealign_services.data.tokenization.tokenizers import (
+    decode_ids,
+    train_bpe_tokenizer,
+    train_character_tokenizer,
+)
+from kubealign_services.roles.driver.metrics.sample_logging import TokenSplitter, split_by_token
 
 TEXT = "Zoë said: 三十 🙂🙂 ok"
 
@@ -14,7 +19,7 @@ TEXT = "Zoë said: 三十 🙂🙂 ok"
 def test_bytes_of_a_character_are_added_by_the_last_token() -> None:
     tokenizer = train_bpe_tokenizer(["abc"], 300)
     tokens = tokenizer(TEXT)["input_ids"]
-    texts = split_by_token(tokens, TEXT, make_decoder(tokenizer))
+    texts = split_by_token(tokens, TEXT, partial(decode_ids, tokenizer))
     assert len(texts) == len(tokens) == len(TEXT.encode())
     assert "".join(texts) == TEXT
     # ë is two bytes, an emoji four.
@@ -34,20 +39,20 @@ def test_a_decoder_that_strips_the_first_space_keeps_the_others() -> None:
 def test_merged_tokens_are_whole_pieces() -> None:
     tokenizer = train_bpe_tokenizer(["hello hello hello world world"] * 4, 400)
     tokens = tokenizer("hello world")["input_ids"]
-    texts = split_by_token(tokens, "hello world", make_decoder(tokenizer))
+    texts = split_by_token(tokens, "hello world", partial(decode_ids, tokenizer))
     assert texts == ["hello", " world"]
 
 
 def test_a_final_special_token_adds_nothing() -> None:
     tokenizer = train_character_tokenizer(["12+=3"])
     tokens = [*tokenizer("1+2=3")["input_ids"], tokenizer.eos_token_id]
-    assert split_by_token(tokens, "1+2=3", make_decoder(tokenizer)) == ["1", "+", "2", "=", "3", ""]
+    assert split_by_token(tokens, "1+2=3", partial(decode_ids, tokenizer)) == ["1", "+", "2", "=", "3", ""]
 
 
 def test_text_behind_a_stop_string_is_left_out() -> None:
     tokenizer = train_bpe_tokenizer(["yes\n\n no"] * 9, 300)
     tokens = tokenizer("yes\n\n no")["input_ids"]
-    texts = split_by_token(tokens, "yes\n", make_decoder(tokenizer))
+    texts = split_by_token(tokens, "yes\n", partial(decode_ids, tokenizer))
     assert "".join(texts) == "yes\n"
     assert len(texts) == len(tokens)
 
@@ -55,7 +60,7 @@ def test_text_behind_a_stop_string_is_left_out() -> None:
 def test_a_partial_character_at_the_end_belongs_to_the_last_token() -> None:
     tokenizer = train_bpe_tokenizer(["abc"], 300)
     tokens = tokenizer("a🙂")["input_ids"][:-1]
-    decode = make_decoder(tokenizer)
+    decode = partial(decode_ids, tokenizer)
     texts = split_by_token(tokens, decode(tokens), decode)
     assert "".join(texts) == decode(tokens) != "a"
     assert texts[:-1] == ["a", "", ""]
