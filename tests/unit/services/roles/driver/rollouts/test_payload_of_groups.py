@@ -5,30 +5,16 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared import DatasetReport, PreparationReport
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
 from support.bad_specs import whole_job
+from support.prepared_report import report_of_row
 
 GROUP = {"name": "rank", "function": {"module": "a:b"}, "scope": "Group"}
 SAMPLE = {"name": "exact", "function": {"module": "a:c"}}
 VALIDATION = {"data": {"prompts": {"source": {"path": "x"}}}, "sampling": {"samplesPerPrompt": 64}}
 
-_TRAIN = DatasetReport(
-    kind="prompts",
-    source="prompts.jsonl",
-    rows_read=1,
-    rows_kept=1,
-    dropped=0,
-    truncated=0,
-    unknown_tokens=0,
-    longest_prompt=30,
-    longest_response=0,
-    longest_sequence=30,
-    longest_context_bytes=100,
-    columns_left_out=[],
-)
-REPORT = PreparationReport(context=None, train=_TRAIN, validation=None)
+REPORT = report_of_row(30, context_bytes=100)
 
 
 @pytest.mark.parametrize(

@@ -3,28 +3,10 @@
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared import DatasetReport, PreparationReport
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
 from support.bad_specs import whole_job
-
-
-def report(longest_prompt: int, context_bytes: int = 0) -> PreparationReport:
-    train = DatasetReport(
-        kind="prompts",
-        source="prompts.jsonl",
-        rows_read=1,
-        rows_kept=1,
-        dropped=0,
-        truncated=0,
-        unknown_tokens=0,
-        longest_prompt=longest_prompt,
-        longest_response=0,
-        longest_sequence=longest_prompt,
-        longest_context_bytes=context_bytes,
-        columns_left_out=[],
-    )
-    return PreparationReport(context=None, train=train, validation=None)
+from support.prepared_report import report_of_row
 
 
 def test_a_judgement_that_does_not_fit_fails_with_remedies() -> None:
@@ -40,9 +22,9 @@ def test_a_judgement_that_does_not_fit_fails_with_remedies() -> None:
         )
     )
     # (100 + 300 + 200 + 400) tokens of 17 + 16 bytes, and the envelope's 8192.
-    check_payload_limits(job, report(300), 41_192)
+    check_payload_limits(job, report_of_row(300), 41_192)
     with pytest.raises(UnrecoverableError, match=r"41192 bytes.*lower judge.maxTokens \(400\)"):
-        check_payload_limits(job, report(300), 41_191)
+        check_payload_limits(job, report_of_row(300), 41_191)
 
 
 def test_a_judgement_of_a_reward_that_does_not_fit_fails_with_remedies() -> None:
@@ -57,6 +39,6 @@ def test_a_judgement_of_a_reward_that_does_not_fit_fails_with_remedies() -> None
         )
     )
     # (100 + 300 + 200 + 50 + 400) tokens of 17 + 16 bytes, and the envelope's 8192.
-    check_payload_limits(job, report(300, 50), 42_842)
+    check_payload_limits(job, report_of_row(300, context_bytes=50), 42_842)
     with pytest.raises(UnrecoverableError, match=r"42842 bytes.*lower policyJudge.maxTokens \(400\)"):
-        check_payload_limits(job, report(300, 50), 42_841)
+        check_payload_limits(job, report_of_row(300, context_bytes=50), 42_841)

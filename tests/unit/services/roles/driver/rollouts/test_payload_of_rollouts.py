@@ -3,36 +3,17 @@
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared import DatasetReport, PreparationReport
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
 from support.bad_specs import whole_job
-
-
-def report_of_prompts() -> PreparationReport:
-    """Return the report of one row with a prompt of 300 tokens."""
-    train = DatasetReport(
-        kind="prompts",
-        source="prompts.jsonl",
-        rows_read=1,
-        rows_kept=1,
-        dropped=0,
-        truncated=0,
-        unknown_tokens=0,
-        longest_prompt=300,
-        longest_response=0,
-        longest_sequence=300,
-        longest_context_bytes=0,
-        columns_left_out=[],
-    )
-    return PreparationReport(context=None, train=train, validation=None)
+from support.prepared_report import report_of_row
 
 
 @pytest.mark.parametrize("replayed", [False, True])
 def test_recorded_experts_count(replayed: bool) -> None:
     rollout = {"sampling": {"maxTokens": 200}, "routingReplay": replayed}
     job = AlignmentJob.model_validate(whole_job("rloo", {"spec.rollout": rollout}))
-    report = report_of_prompts()
+    report = report_of_row(300)
     # 500 tokens of 17 bytes and their record, 200 of 16 bytes of text, and the envelope.
     size = 500 * (17 + 384 * replayed) + 200 * 16 + 8192
     check_payload_limits(job, report, size, record_bytes=384)
@@ -50,8 +31,8 @@ def test_all_sequences_of_an_episode_count() -> None:
     job = AlignmentJob.model_validate(whole_job("rloo", {"spec.rollout": rollout}))
     # Three times 500 tokens of 17 bytes; the text is that of the last sequence.
     size = 3 * 500 * 17 + 200 * 16 + 8192
-    check_payload_limits(job, report_of_prompts(), size)
+    check_payload_limits(job, report_of_row(300), size)
     with pytest.raises(
         UnrecoverableError, match=rf"{size} bytes.*lower rollout\.maxSequencesPerSample \(3\)"
     ):
-        check_payload_limits(job, report_of_prompts(), size - 1)
+        check_payload_limits(job, report_of_row(300), size - 1)

@@ -5,32 +5,14 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared import DatasetReport, PreparationReport
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
 from support.bad_specs import whole_job
+from support.prepared_report import report_of_row
 
 
 def job(changes: dict[str, Any]) -> AlignmentJob:
     return AlignmentJob.model_validate(whole_job("rewardModel", changes))
-
-
-def report(prompt: int, response: int) -> PreparationReport:
-    train = DatasetReport(
-        kind="preferences",
-        source="pairs.jsonl",
-        rows_read=1,
-        rows_kept=1,
-        dropped=0,
-        truncated=0,
-        unknown_tokens=0,
-        longest_prompt=prompt,
-        longest_response=response,
-        longest_sequence=prompt + response,
-        longest_context_bytes=0,
-        columns_left_out=[],
-    )
-    return PreparationReport(context=None, train=train, validation=None)
 
 
 DPO = {"spec.algorithm": {"dpo": {}}}
@@ -44,11 +26,11 @@ SAMPLED = {
 
 @pytest.mark.parametrize("changes", [{}, SAMPLED], ids=["rows-alone", "validated-on-samples"])
 def test_a_row_that_does_not_fit_fails_with_remedies(changes: dict[str, Any]) -> None:
-    check_payload_limits(job(DPO | changes), report(100, 5000), 40_000)
+    check_payload_limits(job(DPO | changes), report_of_row(100, 5000, kind="preferences"), 40_000)
     with pytest.raises(
         UnrecoverableError, match=r"5100 tokens\) may take 33692 bytes.*data.preferences.maxTokens"
     ):
-        check_payload_limits(job(DPO | changes), report(100, 5000), 33_000)
+        check_payload_limits(job(DPO | changes), report_of_row(100, 5000, kind="preferences"), 33_000)
 
 
 @pytest.mark.parametrize(
@@ -59,4 +41,4 @@ def test_a_row_that_does_not_fit_fails_with_remedies(changes: dict[str, Any]) ->
     ],
 )
 def test_rows_that_bypass_the_bus_may_be_long(changes: dict[str, Any]) -> None:
-    check_payload_limits(job(changes), report(10_000, 10_000), 18_000)
+    check_payload_limits(job(changes), report_of_row(10_000, 10_000, kind="preferences"), 18_000)

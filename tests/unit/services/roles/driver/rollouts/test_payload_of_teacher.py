@@ -3,28 +3,10 @@
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared import DatasetReport, PreparationReport
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
+from support.prepared_report import report_of_row
 from support.tiny_jobs import FROM_CONFIG
-
-
-def report(longest_response: int) -> PreparationReport:
-    part = DatasetReport(
-        kind="demonstrations",
-        source="rows.jsonl",
-        rows_read=1,
-        rows_kept=1,
-        dropped=0,
-        truncated=0,
-        unknown_tokens=0,
-        longest_prompt=10,
-        longest_response=longest_response,
-        longest_sequence=10 + longest_response,
-        longest_context_bytes=100,
-        columns_left_out=[],
-    )
-    return PreparationReport(context=None, train=part, validation=None)
 
 
 def test_candidates_of_the_longest_response_that_do_not_fit() -> None:
@@ -41,11 +23,11 @@ def test_candidates_of_the_longest_response_that_do_not_fit() -> None:
         }
     )
     # 1,000 tokens of 100 candidates of 8 bytes, and 8,192 bytes around them.
-    check_payload_limits(job, report(1000), 808_192)
+    check_payload_limits(job, report_of_row(10, 1000, 100, "demonstrations"), 808_192)
     with pytest.raises(
         UnrecoverableError, match=r"response \(1000 tokens\) may take 808192 bytes.*candidates \(100\)"
     ):
-        check_payload_limits(job, report(1000), 808_191)
+        check_payload_limits(job, report_of_row(10, 1000, 100, "demonstrations"), 808_191)
 
 
 def test_candidates_of_the_longest_sample_that_do_not_fit() -> None:
@@ -62,9 +44,9 @@ def test_candidates_of_the_longest_sample_that_do_not_fit() -> None:
             },
         }
     )
-    check_payload_limits(job, report(0), 808_192)
+    check_payload_limits(job, report_of_row(10, 0, 100, "demonstrations"), 808_192)
     with pytest.raises(
         UnrecoverableError,
         match=r"808192 bytes.*onPolicyDistillation\.distribution\.candidates \(100\) or rollout\.sampling",
     ):
-        check_payload_limits(job, report(0), 808_191)
+        check_payload_limits(job, report_of_row(10, 0, 100, "demonstrations"), 808_191)
