@@ -2,8 +2,6 @@
 
 import itertools
 from dataclasses import asdict
-from types import TracebackType
-from typing import Self
 
 from kubealign.spec.workflows.agents import AgentSpec
 from kubealign_services.agents.contract import AgentClient, AgentRow
@@ -15,7 +13,7 @@ from kubealign_services.scoring.functions.results import RewardResult
 _MODULE = "kubealign_services.agents.child_main"
 
 
-class AgentPool:
+class AgentPool(ChildProcesses):
     """Runs agents, each in the process with the fewest.
 
     Use as an async context manager. Processes that are lost, or in which an agent exceeded its time limit,
@@ -24,31 +22,16 @@ class AgentPool:
 
     def __init__(self, spec: AgentSpec) -> None:
         target, description = function_target(spec.function)
-        #: Description of the agent for errors.
-        self.label = f"agent {description}"
-        self._timeout = spec.timeout_seconds
-        self._children = ChildProcesses(
+        super().__init__(
             lambda: EnvironmentProcess.start_program(_MODULE, self.label, target),
             spec.processes,
             spec.concurrency,
             "the agents' processes",
         )
+        #: Description of the agent for errors.
+        self.label = f"agent {description}"
+        self._timeout = spec.timeout_seconds
         self._identities = itertools.count(1)
-
-    @property
-    def processes(self) -> tuple[EnvironmentProcess, ...]:
-        """The processes, also those that are retired."""
-        return self._children.processes
-
-    async def __aenter__(self) -> Self:
-        """Start the processes. Raises EnvironmentFailed where the agent cannot be imported."""
-        await self._children.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._children.__aexit__(kind, error, trace)
 
     async def solve(self, client: AgentClient, row: AgentRow) -> RewardResult:
         """Run an agent once fewer than processes * concurrency run, and return its reward.
@@ -57,7 +40,7 @@ class AgentPool:
             EnvironmentFailed: The agent raised an error, returned no reward, exceeded timeoutSeconds or lost
                 its process.
         """
-        async with self._children.reserve() as process:
+        async with self.reserve() as process:
             value = await process.call(
                 "solve",
                 self._timeout,

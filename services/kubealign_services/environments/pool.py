@@ -4,8 +4,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from kubealign.spec.workflows.environments import EnvironmentSpec
 from kubealign_services.environments.child_processes import ChildProcesses
@@ -41,7 +40,7 @@ class EnvironmentSession:
         return result_from_json(result)
 
 
-class EnvironmentPool:
+class EnvironmentPool(ChildProcesses):
     """Opens the sessions of episodes, each in the process with the fewest.
 
     Use as an async context manager. Processes that are lost or retired are replaced when the next session is
@@ -49,29 +48,14 @@ class EnvironmentPool:
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
-        self._spec = spec
-        self._children = ChildProcesses(
+        super().__init__(
             lambda: EnvironmentProcess.start(spec),
             spec.processes,
             spec.concurrency,
             "the environments' processes",
         )
+        self._spec = spec
         self._identities = itertools.count(1)
-
-    @property
-    def processes(self) -> tuple[EnvironmentProcess, ...]:
-        """The processes, also those that are retired."""
-        return self._children.processes
-
-    async def __aenter__(self) -> Self:
-        """Start the processes. Raises EnvironmentFailed where the environment cannot be created."""
-        await self._children.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._children.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def open(self, seed: int, columns: Mapping[str, Any]) -> AsyncIterator[EnvironmentSession]:
@@ -79,7 +63,7 @@ class EnvironmentPool:
 
         Raises EnvironmentFailed.
         """
-        async with self._children.reserve() as process:
+        async with self.reserve() as process:
             identity = next(self._identities)
             try:
                 first = await process.call(

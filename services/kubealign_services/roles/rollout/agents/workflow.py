@@ -1,7 +1,6 @@
 """Episodes of an agent, which calls the policy through the OpenAI API and returns the reward."""
 
 import asyncio
-import time
 from typing import Any
 
 from kubealign.spec.sections.rewards import DEFAULT_REWARD
@@ -37,7 +36,7 @@ class AgentWorkflow:
 
     async def __call__(self, episode: Episode) -> None:
         try:
-            async with asyncio.timeout(_remaining_seconds(episode)):
+            async with asyncio.timeout(episode.seconds_left):
                 result = await self._solve(episode)
         except TimeoutError:
             raise WorkflowFailed(
@@ -67,7 +66,3 @@ class AgentWorkflow:
             finally:
                 agent.cancel()
                 await asyncio.gather(agent, return_exceptions=True)
-
-
-def _remaining_seconds(episode: Episode) -> float | None:
-    return None if episode.deadline is None else max(0.0, episode.deadline - time.monotonic())

@@ -1,7 +1,6 @@
 """Episodes in an environment, which answers the policy's turns and rewards them."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
@@ -50,7 +49,7 @@ class EnvironmentWorkflow:
     async def __call__(self, episode: Episode) -> None:
         wait = _Wait()
         try:
-            async with asyncio.timeout(_remaining_seconds(episode)):
+            async with asyncio.timeout(episode.seconds_left):
                 await self._play(episode, wait)
         except TimeoutError:
             raise WorkflowFailed(
@@ -124,7 +123,3 @@ def _environment_seed(episode: Episode) -> int:
 
 def _as_observation(observation: Observation | str) -> Observation:
     return Observation(observation) if isinstance(observation, str) else observation
-
-
-def _remaining_seconds(episode: Episode) -> float | None:
-    return None if episode.deadline is None else max(0.0, episode.deadline - time.monotonic())

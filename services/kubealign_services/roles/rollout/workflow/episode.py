@@ -3,6 +3,7 @@ several.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -147,6 +148,11 @@ class Episode:
     def sampling(self) -> SamplingParameters:
         """Sampling parameters of the job, with the most tokens of the response."""
         return self._request.sampling
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, at least 0; None: it has none."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     @property
     def prompt_tokens(self) -> tuple[int, ...]:
