@@ -48,8 +48,7 @@ class RoleSpec:
     start: StartStage = StartStage.WORKERS
     compute: ComputePhase | None = None
     #: The processes pull their work from the bus, or are found through it, so each is replaced, added and
-    #: removed by itself. The ranks
-    #: of a worker role that is not elastic form a gang, which restarts together.
+    #: removed by itself. The ranks of a worker role that is not elastic form a gang, which restarts together.
     elastic: bool = False
     #: The processes serve gRPC with health, and send heartbeats, until the job ends.
     serves: bool = True

@@ -46,7 +46,7 @@ def pod_templates(
         document = _document(spec.pod_template)
         if process.role is Role.NATS:
             document = _without_containers(document)
-        elif not process.role_spec.is_worker or process.role is Role.ENVIRONMENT:
+        elif process.role_spec.compute is None:
             document = _without_devices(document)
         yield document
     if template is not None:
@@ -107,8 +107,8 @@ def _profile(
     the job's. Empty: it has none.
     """
     name: str | None = getattr(template, "profile", None)
-    has_model = process.role_spec.is_worker and process.role is not Role.ENVIRONMENT
-    if name is None and spec.pod_template is not None and has_model:
+    computes = process.role_spec.compute is not None
+    if name is None and spec.pod_template is not None and computes:
         name = spec.pod_template.profile
     return {} if name is None else mapping(platform.profiles.get(name))
 

@@ -104,7 +104,8 @@ class ClusterBackend:
             raise Unavailable(f"waited {_DELETE_TIMEOUT_SECONDS:g} s for {awaited}") from error
 
     async def scale(self, ref: JobRef, replicas: int, group: str = ROLLOUT) -> JobRecord:
-        check_scalable(job := await self.get(ref), group)
+        job = await self.get(ref)
+        check_scalable(job, group)
         if group != ROLLOUT:
             return await self.patch(ref, replicas_patch(job.job, job.resource, group, replicas))
         body = {"spec": {"replicas": replicas}}
