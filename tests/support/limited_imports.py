@@ -19,7 +19,7 @@ _OWN = ("kubealign", "support")
 
 def with_requirements(distributions: Iterable[str]) -> set[str]:
     """Return the normalised names of installed distributions and of everything that they require here."""
-    # Of the tests' environment only.
+    # Imported on demand: the limited process does not need it.
     from packaging.requirements import Requirement
 
     result: set[str] = set()

@@ -109,7 +109,7 @@ def test_a_job_goes_on_without_a_killed_environment_worker(tmp_path: Path) -> No
         victims = [killed, *(child.pid for child in psutil.Process(killed).children(recursive=True))]
         os.kill(killed, signal.SIGKILL)
         run.wait_until("the end of its environments", lambda: not alive(victims), 30)
-        # Those of the first step, and each once more; not enough for all steps.
+        # The episodes of the first step, and each once more; not enough for all steps.
         allow(episodes, 2 * PROMPTS * SAMPLES)
         run.wait_for_step("played", 1)
         run.scale("played", 3, "environment")

@@ -69,20 +69,20 @@ def split(batch: Batch) -> tuple[Batch, torch.Tensor]:
 @pytest.mark.parametrize("kl", [IN_REWARD, NO_KL], ids=["kl", "no_kl"])
 def test_advantages_equal_those_of_the_same_samples_in_one_sequence(name: str, kl: spec.KL) -> None:
     """Statistics are those of four samples in two groups, not of their seven sequences."""
-    whole = random_batch([4, 1, 5, 3], [0, 0, 1, 1])
-    parts, positions = split(whole)
-    assert (len(whole), len(parts)) == (4, 7)
+    unsplit = random_batch([4, 1, 5, 3], [0, 0, 1, 1])
+    parts, positions = split(unsplit)
+    assert (len(unsplit), len(parts)) == (4, 7)
     algorithm = make(name, kl=kl, samples_per_prompt=2)
-    expected, metrics = algorithm.advantages(whole, {}), add_advantages(algorithm, parts, {})
+    expected, metrics = algorithm.advantages(unsplit, {}), add_advantages(algorithm, parts, {})
     assert metrics == pytest.approx(expected)
     mask = parts.token("loss_mask").bool()
-    for column in {"advantages", "returns", "old_values"} & whole.token_columns.keys():
+    for column in {"advantages", "returns", "old_values"} & unsplit.token_columns.keys():
         assert parts.token(column)[mask].tolist() == pytest.approx(
-            whole.token(column)[positions[mask]].tolist(), abs=1e-12
+            unsplit.token(column)[positions[mask]].tolist(), abs=1e-12
         )
         assert not parts.token(column)[~mask].any() or column == "old_values"
     assert parts.sequence("shaped_rewards").tolist() == pytest.approx(
-        whole.sequence("rewards")[parts.sequence("sample")].tolist()
+        unsplit.sequence("rewards")[parts.sequence("sample")].tolist()
     )
 
 
@@ -128,7 +128,7 @@ def test_gae_runs_through_the_sequences_of_an_episode_by_hand() -> None:
 
 
 def test_rewards_of_turns_stay_in_their_own_sequence_by_hand() -> None:
-    # Of the reward 4 the episode earned 3 in its first sequence, and the rest, 1, follows the last one.
+    # The episode earned 3 of its reward 4 in its first sequence; the rest, 1, follows the last one.
     batch = two_branches((0.0, 4.0))
     batch.token_columns["values"] = torch.zeros(10, dtype=torch.float64)
     batch.token_columns["turn_rewards"] = torch.tensor([0, 0, 0, 0, 3.0, 0, 0, 0, 0, 0])
@@ -188,8 +188,8 @@ def test_the_gradient_does_not_depend_on_the_split_of_the_sequences(name: str) -
     objective = algorithm.policy_objective()
     objective.prepare(parts)
     weights = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64, requires_grad=True)
-    whole = objective.loss(stand_in(parts, weights), parts).loss
-    (expected,) = torch.autograd.grad(whole, weights)
+    loss = objective.loss(stand_in(parts, weights), parts).loss
+    (expected,) = torch.autograd.grad(loss, weights)
     pieces = [parts.select([index]) for index in range(len(parts))]
     split_loss = sum(
         (objective.loss(stand_in(piece, weights), piece).loss for piece in pieces), torch.tensor(0.0)
