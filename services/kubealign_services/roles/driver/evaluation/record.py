@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kubealign.spec.algorithms.evaluation import RESULT_METRICS_FILE, EvaluateSpec
 from kubealign.spec.sections.models import Model
-from kubealign_services.checkpoints.durable_files import replace_file
 from kubealign_services.checkpoints.fence import Fence
-from kubealign_services.roles.driver.errors import UnrecoverableError, disk_error
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.fenced_files import replace_fenced
 
 #: Folder of the evaluation in the run directory.
 EVALUATION_FOLDER = "evaluation"
@@ -74,9 +74,4 @@ class EvaluationRecord:
         self._write(self._fence.run_dir / "result" / RESULT_METRICS_FILE, {"models": entries})
 
     def _write(self, path: Path, document: Mapping[str, Any]) -> None:
-        self._fence.check()
-        try:
-            path.parent.mkdir(exist_ok=True)
-            replace_file(path, [json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"])
-        except OSError as error:
-            raise disk_error(f"{path} was not written: {error.strerror}", error) from error
+        replace_fenced(self._fence, path, [json.dumps(document, indent=1, ensure_ascii=False)])

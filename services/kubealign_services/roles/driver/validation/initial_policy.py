@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
-from kubealign_services.checkpoints.durable_files import replace_file
 from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.data.prepared import PreparedRow, PreparedRows, row_index
-from kubealign_services.roles.driver.errors import UnrecoverableError, disk_error
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.fenced_files import replace_fenced
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
 from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
@@ -123,16 +123,11 @@ class InitialPolicyResponses:
             ) from error
 
     def _write(self, responses: Mapping[int, str]) -> None:
-        self._fence.check()
         lines = [
-            json.dumps({"row": row, "response": response}, ensure_ascii=False) + "\n"
+            json.dumps({"row": row, "response": response}, ensure_ascii=False)
             for row, response in sorted(responses.items())
         ]
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, [line.encode() for line in lines])
-        except OSError as error:
-            raise disk_error(f"{self._path} was not written: {error.strerror}", error) from error
+        replace_fenced(self._fence, self._path, lines)
 
 
 class RowsWithInitialPolicy(Sequence[PreparedRow]):
