@@ -1,6 +1,7 @@
 """CEL rules of single models: unions, and the checks of the models' own validators."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
@@ -251,6 +252,16 @@ def _contains_placeholder(field: str, name: str) -> CelRule:
         f"must have {{{name}}} in it",
         field_path=f".{field}",
     )
+
+
+def _defaults_beside(member: str, defaults: Mapping[str, Any], message: str) -> Iterator[CelRule]:
+    """Yield the rules that fields have their defaults where a member is set. Fields of the default null have
+    no default in the schema.
+    """
+    for name, default in defaults.items():
+        field = to_camel(name)
+        unset = f"!has(self.{field})" if default is None else f"self.{field} == {default}"
+        yield CelRule(f"!has(self.{member}) || {unset}", message, field_path=f".{field}")
 
 
 def _no_data_with(field: str) -> str:
@@ -697,24 +708,8 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "self.scope == 'Sample' || has(self.function) || has(self.plugin)", NO_GROUPS, field_path=".scope"
         ),
         _CODE_TIME_RULE,
-        *(
-            CelRule(
-                f"!has(self.episode) || {unset.format(to_camel(name))}",
-                NO_PROCESS_OF_ITS_OWN,
-                field_path=f".{to_camel(name)}",
-            )
-            for name, default in NOT_OF_EPISODES.items()
-            for unset in ["!has(self.{})" if default is None else f"self.{{}} == {default}"]
-        ),
-        *(
-            CelRule(
-                f"!has(self.policyJudge) || {unset.format(to_camel(name))}",
-                JUDGED_BY_ROLLOUT_WORKERS,
-                field_path=f".{to_camel(name)}",
-            )
-            for name, default in NOT_OF_POLICY_JUDGES.items()
-            for unset in ["!has(self.{})" if default is None else f"self.{{}} == {default}"]
-        ),
+        *_defaults_beside("episode", NOT_OF_EPISODES, NO_PROCESS_OF_ITS_OWN),
+        *_defaults_beside("policyJudge", NOT_OF_POLICY_JUDGES, JUDGED_BY_ROLLOUT_WORKERS),
         CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",

@@ -359,15 +359,9 @@ class Reward(ScoreCalls, SpecModel):
             raise field_errors("Reward", (("scope",), self.scope, STEPS_OF_SAMPLES))
         self.check_code_time("Reward")
         if self.episode is not None:
-            for name, default in NOT_OF_EPISODES.items():
-                if getattr(self, name) != default:
-                    problem = ((to_camel(name),), getattr(self, name), NO_PROCESS_OF_ITS_OWN)
-                    raise field_errors("Reward", problem)
+            self._require_defaults(NOT_OF_EPISODES, NO_PROCESS_OF_ITS_OWN)
         if self.policy_judge is not None:
-            for name, default in NOT_OF_POLICY_JUDGES.items():
-                if getattr(self, name) != default:
-                    problem = ((to_camel(name),), getattr(self, name), JUDGED_BY_ROLLOUT_WORKERS)
-                    raise field_errors("Reward", problem)
+            self._require_defaults(NOT_OF_POLICY_JUDGES, JUDGED_BY_ROLLOUT_WORKERS)
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise field_errors(
                 "Reward",
@@ -396,3 +390,9 @@ class Reward(ScoreCalls, SpecModel):
             require_pods_of_its_own(self, "a reward WithCritic has no pod of its own", "critic")
         require_equal_pods(self, self.processes_per_pod, self.ranks)
         return self
+
+    def _require_defaults(self, defaults: Mapping[str, Any], problem: str) -> None:
+        """Raise if a field is not at its default."""
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
+                raise field_errors("Reward", ((to_camel(name),), getattr(self, name), problem))
