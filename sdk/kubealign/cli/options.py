@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from kubealign.cli.completion import complete_job_names
+from kubealign.cli.target import RUNS_DIR_VARIABLE
 
 _BACKEND_PANEL = "Cluster or this machine"
 
@@ -44,6 +45,13 @@ RunsDir: TypeAlias = Annotated[
         help="Use the jobs of this machine in this folder; also set by KUBEALIGN_RUNS_DIR.",
         show_default=False,
         rich_help_panel=_BACKEND_PANEL,
+    ),
+]
+#: Option of commands that work on runs of this machine alone.
+MachineRunsDir: TypeAlias = Annotated[
+    Path,
+    typer.Option(
+        "--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"
     ),
 ]
 Kubeconfig: TypeAlias = Annotated[

@@ -6,19 +6,14 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.target import RUNS_DIR_VARIABLE
+from kubealign.cli.options import MachineRunsDir
 
 # Imported by name, because the SDK must not depend on the services.
 _SERVER = "kubealign_dashboard.local.serve"
 
 
 def dashboard(
-    runs_dir: Annotated[
-        Path,
-        typer.Option(
-            "--runs-dir", envvar=RUNS_DIR_VARIABLE, metavar="FOLDER", help="Folder with the run directories."
-        ),
-    ] = Path("runs"),
+    runs_dir: MachineRunsDir = Path("runs"),
     host: Annotated[
         str,
         typer.Option(

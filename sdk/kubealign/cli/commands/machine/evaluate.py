@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kubealign.cli.exit_codes import CliExitCode, exit_on_error, exit_with_error
-from kubealign.cli.options import Overrides
-from kubealign.cli.target import RUNS_DIR_VARIABLE
+from kubealign.cli.options import MachineRunsDir, Overrides
 
 if TYPE_CHECKING:
     from kubealign.local.display.terminal import LinesDisplay
@@ -47,12 +46,7 @@ def evaluate(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
-    runs_dir: Annotated[
-        Path,
-        typer.Option(
-            "--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"
-        ),
-    ] = Path("runs"),
+    runs_dir: MachineRunsDir = Path("runs"),
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete an earlier evaluation of this name, and start again.")
     ] = False,

@@ -7,7 +7,7 @@ import typer
 
 from kubealign.cli.completion import complete_job_names
 from kubealign.cli.exit_codes import CliExitCode, exit_on_error, exit_with_error
-from kubealign.cli.target import RUNS_DIR_VARIABLE
+from kubealign.cli.options import MachineRunsDir
 
 
 def export(
@@ -24,12 +24,7 @@ def export(
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Folder to write.", show_default=False)
     ],
-    runs_dir: Annotated[
-        Path,
-        typer.Option(
-            "--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"
-        ),
-    ] = Path("runs"),
+    runs_dir: MachineRunsDir = Path("runs"),
 ) -> None:
     """Write the model of a step of a run of this machine as a Hugging Face folder, like the run's result.
 

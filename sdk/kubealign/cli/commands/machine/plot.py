@@ -7,7 +7,7 @@ import typer
 
 from kubealign.cli.completion import complete_job_names
 from kubealign.cli.exit_codes import CliExitCode, exit_with_error
-from kubealign.cli.target import RUNS_DIR_VARIABLE
+from kubealign.cli.options import MachineRunsDir
 from kubealign.plots.curves import Axis
 
 #: Metrics drawn by default: the first one that all runs have.
@@ -51,12 +51,7 @@ def plot(
         ),
     ] = [Axis.STEP],  # noqa: B006 (typer copies it)
     title: Annotated[str | None, typer.Option("--title", help="Title of the figure.")] = None,
-    runs_dir: Annotated[
-        Path,
-        typer.Option(
-            "--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"
-        ),
-    ] = Path("runs"),
+    runs_dir: MachineRunsDir = Path("runs"),
 ) -> None:
     """Draw curves of metrics of runs, one per RUN, into a file.
 

@@ -8,8 +8,7 @@ import typer
 
 from kubealign.cli.completion import complete_job_names
 from kubealign.cli.exit_codes import CliExitCode, exit_on_error, exit_with_error
-from kubealign.cli.options import Overrides
-from kubealign.cli.target import RUNS_DIR_VARIABLE
+from kubealign.cli.options import MachineRunsDir, Overrides
 
 
 def replay(
@@ -27,12 +26,7 @@ def replay(
         int | None,
         typer.Option("--steps", min=1, help="Number of steps; default: all that follow.", show_default=False),
     ] = None,
-    runs_dir: Annotated[
-        Path,
-        typer.Option(
-            "--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"
-        ),
-    ] = Path("runs"),
+    runs_dir: MachineRunsDir = Path("runs"),
     name: Annotated[
         str | None,
         typer.Option(

@@ -9,20 +9,14 @@ from typing import Annotated
 import typer
 
 from kubealign.cli.exit_codes import exit_on_error, exit_with_error
-from kubealign.cli.options import Overrides, Parameters, parse_parameters
-from kubealign.cli.target import RUNS_DIR_VARIABLE
+from kubealign.cli.options import MachineRunsDir, Overrides, Parameters, parse_parameters
 
 
 def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     param: Parameters = [],  # noqa: B006 (typer copies it)
     set_: Overrides = [],  # noqa: B006
-    runs_dir: Annotated[
-        Path,
-        typer.Option(
-            "--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"
-        ),
-    ] = Path("runs"),
+    runs_dir: MachineRunsDir = Path("runs"),
     dry_run: Annotated[
         bool,
         typer.Option(
