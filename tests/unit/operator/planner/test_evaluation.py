@@ -21,16 +21,7 @@ def evaluate() -> Json:
 
 def test_the_lifecycle_needs_no_trainer() -> None:
     cluster = Cluster(evaluate())
-    cluster.settle()
-    for _ in range(6):
-        cluster.settle()
-        for name in list(cluster.pods):
-            if cluster.pods[name]["status"].get("phase") in (None, "Pending"):
-                cluster.run(name)
-        cluster.settle()
-        prepare = next((name for name in cluster.pods if "prepare" in name), None)
-        if prepare is not None and cluster.pods[prepare]["status"]["phase"] == "Running":
-            cluster.end(prepare, 0)
+    cluster.start()
     roles = {name.removeprefix("curve-").split("-")[0] for name in cluster.made}
     assert roles == {"prepare", "rollout", "reward", "driver", "nats"}
     worker = next(pod for name, pod in cluster.pods.items() if "rollout" in name)
