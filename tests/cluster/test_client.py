@@ -80,12 +80,12 @@ async def test_a_job_is_created_scaled_suspended_resumed_and_deleted(
 ) -> None:
     simulated.behave = until_told
     ref = JobRef(team.namespace, "one")
-    tried = await site.create(rloo("one"), dry_run=True)
+    tried = await site.create(rloo("one", reference={"replicas": 1}), dry_run=True)
     assert tried.job.spec.rollout.replicas == 2
     await refused(JobNotFound, site.get(ref), f"no job one in namespace {team.namespace}")
-    created = await site.create(rloo("one"))
+    created = await site.create(rloo("one", reference={"replicas": 1}))
     assert created.ref == ref
-    await refused(JobExists, site.create(rloo("one")), "there is a job one")
+    await refused(JobExists, site.create(rloo("one", reference={"replicas": 1})), "there is a job one")
     running = await until_phase(site, "one", JobPhase.RUNNING)
     assert running.uid == created.uid
     await until_ready(site, "one", "driver")
@@ -111,6 +111,16 @@ async def test_a_job_is_created_scaled_suspended_resumed_and_deleted(
     assert scaled.resource["spec"]["rollout"]["replicas"] == 3
     await asyncio.to_thread(team.until, lambda: "one-rollout-2-0" in team.pods(), "the third rollout worker")
     await refused(JobInvalid, site.scale(ref, 0), "spec.rollout.replicas", "greater than or equal to 1")
+    scaled = await site.scale(ref, 2, "reward-helpful")
+    assert [reward["replicas"] for reward in scaled.resource["spec"]["rewards"]] == [2]
+    scaled = await site.scale(ref, 2, "reference")
+    assert scaled.resource["spec"]["reference"]["replicas"] == 2
+    added = {"one-reward-helpful-1-0", "one-reference-1-0"}
+    await asyncio.to_thread(team.until, lambda: added <= set(team.pods()), "the second scorers")
+    await refused(JobInvalid, site.scale(ref, 0, "reward-helpful"), "replicas", "greater than or equal to 1")
+    await refused(
+        NotPossible, site.scale(ref, 2, "teacher"), "no workers 'teacher'", "it has rollout, reward"
+    )
 
     await site.suspend(ref, True)
     await until_phase(site, "one", JobPhase.SUSPENDED)

@@ -1,6 +1,7 @@
 """Mutable and immutable fields of an existing job, and `kubectl scale`."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.mutable_fields import MUTABLE_DOCUMENT_FIELDS, MUTABLE_IN_CLUSTER
 from support.bad_specs import whole_job
 
+_PLUGIN = {"name": "long", "plugin": {"name": "length"}}
 _CONFIG = {"architecture": {"model_type": "llama", "hidden_size": 64}, "tokenizer": {"path": "t"}}
 
 #: Non-default fields of the job in the tests below.
@@ -48,10 +50,10 @@ FIXED: list[tuple[str, Any]] = [
     ("critic", {"critic": {}}),
     ("reference", {"reference": None}),
     ("reference.placement", {"reference": {"placement": "WithTrainer"}}),
-    ("reference.replicas", {"reference": {"replicas": 2}}),
     ("reference.ranks", {"reference": {"ranks": 2}}),
-    ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "replicas": 2}]}),
-    ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "ranks": 2}]}),
+    (r"rewards\[0\]\.ranks", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "ranks": 2}]}),
+    (r"rewards\[0\]\.model", {"rewards": [{"name": "helpful", "model": {"path": "other"}}]}),
+    (r"rewards\[0\]\.clip", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "clip": 2.0}]}),
     ("teacher", {"teacher": {"model": {"path": "teacher"}}}),
     ("teachers", {"teachers": [{"name": "math", "model": {"path": "teacher"}}]}),
     ("trainer.lora", {"trainer": {"lora": {"rank": 8}}}),
@@ -59,8 +61,9 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.workflow", {"rollout": {"workflow": {"function": {"module": "a:b"}}}}),
     ("rollout.workflow", {"rollout": {"workflow": {"environment": {"textArena": {"id": "Wordle-v0"}}}}}),
     ("rollout.workflow", {"rollout": {"workflow": {"agent": {"function": {"module": "a:b"}}}}}),
-    ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "weight": 2}]}),
+    (r"rewards\[0\]\.weight", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "weight": 2}]}),
     ("rewards", {"rewards": [{"name": "other", "model": {"path": "reward"}}]}),
+    ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}}, _PLUGIN]}),
     ("rollout.placement", {"rollout": {"placement": "WithTrainer"}}),
     ("rollout.sampling", {"rollout": {"sampling": {"maxTokens": 8}}}),
     ("rollout.engine", {"rollout": {"engine": {"torch": {"maxSequences": 8}}}}),
@@ -120,6 +123,8 @@ FREE: list[dict[str, Any]] = [
     {"suspend": True},
     {"suspend": False},
     {"rollout": {"replicas": 4}},
+    {"reference": {"replicas": 3}},
+    {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "replicas": 2}]},
     {"lifecycle": {"activeDeadlineSeconds": 60, "startDeadlineSeconds": 60, "maxRestarts": 0}},
     {"lifecycle": {"activeDeadlineSeconds": None, "ttlSecondsAfterFinished": 0}},
 ]
@@ -135,6 +140,7 @@ def test_training_fields_are_immutable_and_runtime_fields_are_not(door: Door) ->
         door.patch("ppo", {"spec": change})
     after = door.patch("ppo", {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}})
     assert after["spec"]["rollout"]["replicas"] == 4
+    assert (after["spec"]["reference"]["replicas"], after["spec"]["rewards"][0]["replicas"]) == (3, 2)
     assert after["spec"]["lifecycle"]["ttlSecondsAfterFinished"] == 0
     assert "activeDeadlineSeconds" not in after["spec"]["lifecycle"]
 
@@ -157,6 +163,30 @@ def test_environment_workers_are_scaled_but_neither_from_nor_to_zero(door: Door)
     create("alone", 0)
     with pytest.raises(Refused, match=refusal):
         door.patch("alone", {"spec": {"rollout": {"environmentReplicas": 1}}})
+
+
+def test_entries_keep_their_order_and_all_fields_but_the_number_of_workers(door: Door) -> None:
+    right = {"name": "right", "function": {"module": "rewards:right"}, "replicas": 2}
+    door.create(whole_job("rloo", {"spec.rewards": [right, _PLUGIN]}))
+    for rewards in ([_PLUGIN, right], [right], []):
+        with pytest.raises(Refused, match=r"spec\.rewards: Invalid value: "):
+            door.patch("rloo", {"spec": {"rewards": rewards}})
+    changed = [right | {"replicas": 5}, _PLUGIN | {"concurrency": 2}]
+    with pytest.raises(Refused, match=r"spec\.rewards\[1\]\.concurrency: Invalid value: cannot be changed"):
+        door.patch("rloo", {"spec": {"rewards": changed}})
+    after = door.patch("rloo", {"spec": {"rewards": [right | {"replicas": 5}, _PLUGIN | {"replicas": 3}]}})
+    assert [reward["replicas"] for reward in after["spec"]["rewards"]] == [5, 3]
+
+
+def test_teachers_are_scaled(door: Door) -> None:
+    teacher = {"model": {"path": "teacher"}, "replicas": 2}
+    algorithm = {"onPolicyDistillation": {"distribution": {}}}
+    job = whole_job("rloo", {"spec.algorithm": algorithm, "spec.teacher": teacher, "spec.rewards": []})
+    door.create(job)
+    after = door.patch(job["metadata"]["name"], {"spec": {"teacher": {"replicas": 1}}})
+    assert after["spec"]["teacher"]["replicas"] == 1
+    with pytest.raises(Refused, match=r"spec\.teacher\.model: Invalid value: cannot be changed"):
+        door.patch(job["metadata"]["name"], {"spec": {"teacher": {"model": {"path": "other"}}}})
 
 
 def test_some_fields_may_change_only_while_the_job_is_suspended(door: Door) -> None:
@@ -195,14 +225,14 @@ def test_the_best_checkpoints_may_be_kept_no_more_while_the_job_is_suspended(doo
 
 
 def test_every_field_of_the_spec_is_in_one_of_the_tables() -> None:
-    free = {path.split(".")[1] for path in MUTABLE_IN_CLUSTER}
+    free = {path.split(".")[1].removesuffix("[]") for path in MUTABLE_IN_CLUSTER}
     assert {path.removeprefix("spec.") for path in MUTABLE_DOCUMENT_FIELDS} <= {
         field for field, _ in FREE_WHILE_SUSPENDED
     }
-    tried = {field.split(".")[0] for field, _ in (*FIXED, *FREE_WHILE_SUSPENDED)}
+    tried = {re.split(r"[.\\]", field)[0] for field, _ in (*FIXED, *FREE_WHILE_SUSPENDED)}
     tried |= {name for change in FREE for name in change}
     assert set(document_fields(AlignmentJobSpec)) == tried
-    assert free <= {name for change in FREE for name in change}
+    assert free - {"teacher", "teachers"} <= {name for change in FREE for name in change}
 
 
 @pytest.mark.parametrize("flags", [(), ("--server-side",)], ids=["by-client", "by-server"])

@@ -9,7 +9,7 @@ from kubealign.spec.job import GROUP, KIND, VERSION, AlignmentJob, AlignmentJobS
 from kubealign.spec.status import AlignmentJobStatus
 from kubealign_operator.crd.cel import CelRule, cel_string
 from kubealign_operator.crd.cross_field_rules import cross_field_rules
-from kubealign_operator.crd.immutability_rules import immutability_rules
+from kubealign_operator.crd.immutability_rules import entry_immutability_rules, immutability_rules
 from kubealign_operator.crd.model_rules import model_rules
 from kubealign_operator.crd.schema import Schema, SchemaEmitter
 
@@ -67,6 +67,8 @@ def definition() -> dict[str, Any]:
 def job_schema() -> Schema:
     """Return the structural schema of an AlignmentJob."""
     rules = dict(model_rules(AlignmentJobSpec))
+    for model, entry_rules in entry_immutability_rules().items():
+        rules[model] = [*rules.get(model, ()), *entry_rules]
     rules[AlignmentJobSpec] = [*cross_field_rules(), *immutability_rules()]
     return {
         "type": "object",

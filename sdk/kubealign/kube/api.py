@@ -8,7 +8,7 @@ minutes. Failures are raised as the exceptions of `errors`.
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -49,6 +49,7 @@ RequestObserver = Callable[[ApiCall, str, float], None]
 
 JSON_MEDIA_TYPE = "application/json"
 MERGE_PATCH_MEDIA_TYPE = "application/merge-patch+json"
+JSON_PATCH_MEDIA_TYPE = "application/json-patch+json"
 #: Accept header of a response that is reduced to the object's metadata.
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 #: Timeout of one call in seconds.
@@ -169,6 +170,11 @@ class KubernetesApi:
 
     async def merge_patch(self, path: str, body: Json, query: Query | None = None) -> Json:
         return await self._call("patch", path, query=query, body=body, media=MERGE_PATCH_MEDIA_TYPE)
+
+    async def json_patch(self, path: str, operations: Sequence[Json], query: Query | None = None) -> Json:
+        """Apply the operations of a JSON patch (RFC 6902), all or none."""
+        body = list(operations)
+        return await self._call("patch", path, query=query, body=body, media=JSON_PATCH_MEDIA_TYPE)
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
         return await self._call("delete", path, body=body)
@@ -300,7 +306,7 @@ class KubernetesApi:
         *,
         timeout: "aiohttp.ClientTimeout",
         query: Query | None = None,
-        body: Json | None = None,
+        body: Json | Sequence[Json] | None = None,
         media: str = JSON_MEDIA_TYPE,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator["aiohttp.ClientResponse"]:

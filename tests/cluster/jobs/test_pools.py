@@ -1,5 +1,5 @@
-"""A job with several pods of a reward and of its environment: each may be lost, and environment workers are
-scaled while the job runs."""
+"""A job with several pods of a reward and of its environment: each may be lost, and both are scaled while the
+job runs."""
 
 import json
 
@@ -30,9 +30,15 @@ class Letters:
 """
 
 
-def scale_environment(tenant: Tenant, replicas: int) -> None:
-    patch = {"spec": {"rollout": {"environmentReplicas": replicas}}}
-    tenant.kubectl("patch", "aj", "pools", "--type=merge", "-p", json.dumps(patch))
+def scale(tenant: Tenant, environments: int, rewards: int) -> None:
+    changes = {"/spec/rollout/environmentReplicas": environments, "/spec/rewards/0/replicas": rewards}
+    patch = [{"op": "replace", "path": path, "value": replicas} for path, replicas in changes.items()]
+    tenant.kubectl("patch", "aj", "pools", "--type=json", "-p", json.dumps(patch))
+
+
+def ready_rewards(tenant: Tenant) -> tuple[int, int]:
+    roles = {role["name"]: role for role in tenant.status("pools")["roles"]}
+    return roles["reward-letters"]["replicas"], roles["reward-letters"]["ready"]
 
 
 def test_pods_of_rewards_and_environments_are_lost_and_scaled(tenant: Tenant) -> None:
@@ -56,11 +62,13 @@ def test_pods_of_rewards_and_environments_are_lost_and_scaled(tenant: Tenant) ->
 
     for process in ("environment-1", "reward-letters-1", "rollout-0"):
         lose_pod(tenant, "pools", process)
-    scale_environment(tenant, 3)
+    scale(tenant, environments=3, rewards=3)
     tenant.until((episodes / "environment-2").exists, "an episode in the third environment worker", 180)
-    scale_environment(tenant, 1)
-    tenant.until(lambda: not pods_of(tenant, "pools", "environment-1"), "environment-1 to go", 120)
-    tenant.until_beyond("pools", tenant.step("pools"), "with one environment worker")
+    tenant.until(lambda: ready_rewards(tenant) == (3, 3), "the third process of the reward", 120)
+    scale(tenant, environments=1, rewards=1)
+    for process in ("environment-1", "reward-letters-1", "reward-letters-2"):
+        tenant.until(lambda name=process: not pods_of(tenant, "pools", name), f"{process} to go", 120)
+    tenant.until_beyond("pools", tenant.step("pools"), "with one worker of each")
     assert not tenant.status("pools").get("restarts"), "a deleted pod is no failure"
     set_pace(tenant, 0.0)
     tenant.until_phase("pools", "Succeeded", 300)

@@ -83,6 +83,14 @@ def scorer_replicas(**changes: Any) -> Json:
     return alignment_job("scored", spec | changes)
 
 
+def alike_scorers(count: int) -> Json:
+    """Return the job of `scorer_replicas` with several rewards, r0, r1 and so on, whose pods are alike."""
+    rewards = [
+        {"name": f"r{index}", "function": {"module": "package.module:score"}} for index in range(count)
+    ]
+    return scorer_replicas(rewards=rewards)
+
+
 def environment_workers(replicas: int = 2, **changes: Any) -> Json:
     """Return a job with environment workers, whose environment is in a ConfigMap and needs the network."""
     function = {"configMap": {"name": "games", "key": "game.py", "function": "Game"}}

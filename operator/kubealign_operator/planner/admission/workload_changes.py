@@ -7,7 +7,7 @@ from typing import Any
 from kubealign.process_settings import Role
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.kueue_view import WorkloadView
-from kubealign_operator.manifests.workload import digest_of, pod_set_of
+from kubealign_operator.manifests.workload import digest_of
 from kubealign_operator.planner import pod_events, start_order
 from kubealign_operator.planner.admission.job_admission import JobAdmission, is_admitted, own_workloads
 from kubealign_operator.planner.admission.workload_status import (
@@ -35,14 +35,12 @@ class WorkloadActions:
         create: Manifests of missing Workloads.
         delete_pods: Pods of rollout workers that Kueue has evicted.
         unadmitted: Names of rollout workers that must not start.
-        waiting_environments: Names of environment workers that must not start.
     """
 
     changes: list[WorkloadChange] = field(default_factory=list)
     create: list[dict[str, Any]] = field(default_factory=list)
     delete_pods: list[PodDeletion] = field(default_factory=list)
     unadmitted: set[str] = field(default_factory=set)
-    waiting_environments: set[str] = field(default_factory=set)
 
 
 def delete_workloads(snapshot: JobSnapshot) -> list[WorkloadChange]:
@@ -110,23 +108,39 @@ def maintain_workloads(
         if index >= covered:
             _maintain_worker(snapshot, admission, unit, actions)
     _remove_surplus(snapshot, admission, workers, covered, actions)
-    actions.waiting_environments = _uncovered_environments(admission, units)
     return actions
 
 
-def _uncovered_environments(admission: JobAdmission, units: Sequence[ProcessUnit]) -> set[str]:
-    """Return the environment workers beyond the quota, which were added after the admission of the job.
+def unadmitted_scaled_workers(admission: JobAdmission | None, units: Sequence[ProcessUnit]) -> set[str]:
+    """Return the environment workers and scorers beyond the quota, which were added after the admission of
+    the job.
 
-    They wait until the job is admitted anew, after it was suspended.
+    They wait until the job is admitted anew, after it was suspended. Rollout workers ask for quota of their
+    own instead.
     """
-    workers = [unit for unit in units if unit.group == Role.ENVIRONMENT]
-    main = admission.main
-    if not workers or main is None or not admission.sets:
+    main = None if admission is None else admission.main
+    if admission is None or main is None or not admission.sets:
         return set()
-    pod_set = pod_set_of(workers[0].members[0].process, admission.sets)
-    others = [unit for unit in units if unit.group in pod_set.groups and unit.group != Role.ENVIRONMENT]
-    covered = main.pod_counts.get(pod_set.name, 0) - sum(len(unit.members) for unit in others)
-    return {unit.name for unit in workers[max(0, covered) :]}
+    uncovered: set[str] = set()
+    for pod_set in admission.sets:
+        members = [unit for unit in units if unit.group in pod_set.groups]
+        left = main.pod_counts.get(pod_set.name, 0)
+        left -= sum(len(unit.members) for unit in members if not _is_scaled(unit))
+        # Workers of several groups may share a set: those that run keep their quota.
+        for unit in sorted(filter(_is_scaled, members), key=_claim_order):
+            left -= len(unit.members)
+            if left < 0:
+                uncovered.add(unit.name)
+    return uncovered
+
+
+def _is_scaled(unit: ProcessUnit) -> bool:
+    """Return True for environment workers and scorers."""
+    return unit.members[0].process.elastic and unit.group != Role.ROLLOUT
+
+
+def _claim_order(unit: ProcessUnit) -> tuple[bool, int]:
+    return not unit.current_pods, unit.members[0].process.replica
 
 
 def _maintain_worker(

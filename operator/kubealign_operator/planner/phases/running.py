@@ -1,6 +1,6 @@
 """The Starting and Running phases: Running begins once everything that the driver needs is ready."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from kubealign_operator.planner.admission.workload_changes import (
     WorkloadActions,
     delete_workloads,
     maintain_workloads,
+    unadmitted_scaled_workers,
 )
 from kubealign_operator.planner.clocks import clock_changes, deadline_times, start_deadline_failure
 from kubealign_operator.planner.credentials import current_credentials, outdated_pods, renewal_time
@@ -131,8 +132,10 @@ def plan_active(
     outcome = apply_restart_policy(managed, restarts, lifecycle.max_restarts, _complete_groups(snapshot))
     if outcome.failure is not None:
         return plan_failure(snapshot, outcome.failure)
+    waiting = unadmitted_scaled_workers(admission, outcome.units)
+    needed = [unit for unit in outcome.units if unit.name not in waiting]
     running = snapshot.previous_status.phase is JobPhase.RUNNING or (
-        prepared and start_order.all_ready(outcome.units, job)
+        prepared and start_order.all_ready(needed, job)
     )
     workloads = WorkloadActions()
     if admission is not None:
@@ -141,7 +144,7 @@ def plan_active(
         # The label of its queue has been removed from the job.
         workloads.changes += delete_workloads(snapshot)
     startable = start_order.startable_units(outcome.units, prepared, running)
-    startable -= workloads.unadmitted | workloads.waiting_environments | held_back
+    startable -= workloads.unadmitted | waiting | held_back
     causes = restart_causes(outcome, lifecycle.max_restarts)
     actions = plan_pod_actions(snapshot, outcome.units, startable, causes)
     pods, flavor_problem = _build_pods(context, admission, actions)
@@ -164,7 +167,7 @@ def plan_active(
         if problem is not None
         else pending
         or _driver_message(snapshot, running)
-        or _unadmitted_message(admission, workloads)
+        or _unadmitted_message(admission, workloads, waiting)
         or leftover_message(snapshot),
         conditions=(
             *_conditions(snapshot, problem, pending, prepared, running),
@@ -211,14 +214,20 @@ def _build_pods(
     return pods, problem
 
 
-def _unadmitted_message(admission: JobAdmission | None, workloads: WorkloadActions) -> str:
-    """Describe the workers that Kueue has not admitted, without blocking the job; empty: none."""
-    if admission is None or not (workloads.unadmitted or workloads.waiting_environments):
+def _unadmitted_message(
+    admission: JobAdmission | None, workloads: WorkloadActions, waiting: Collection[str]
+) -> str:
+    """Describe the workers that Kueue has not admitted, without blocking the job; empty: none.
+
+    Args:
+        waiting: Names of environment workers and scorers that wait for another admission of the job.
+    """
+    if admission is None or not (workloads.unadmitted or waiting):
         return ""
-    if workloads.waiting_environments:
-        names = ", ".join(sorted(workloads.waiting_environments))
+    if waiting:
+        names = ", ".join(sorted(waiting))
         return (
-            f"{names}: queue {admission.queue} of Kueue has admitted the job with fewer environment workers; "
+            f"{names}: queue {admission.queue} of Kueue has admitted the job with fewer of these workers; "
             "suspend and resume it to be admitted with more"
         )
     count = len(workloads.unadmitted)

@@ -75,8 +75,8 @@ class JobBackend(TelemetrySource, Protocol):
         """
 
     async def scale(self, ref: JobRef, replicas: int, group: str = ROLLOUT) -> JobRecord:
-        """Set the number of workers of a group: rollout, environment, and on this machine also reward-NAME,
-        reference, teacher or teacher-NAME. Raises NotPossible, JobInvalid.
+        """Set the number of workers of a group: rollout, environment, reward-NAME, reference, teacher or
+        teacher-NAME. Raises NotPossible, JobInvalid.
         """
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:

@@ -30,16 +30,38 @@ def replicas_patch(
     Raises:
         LookupError: The job has no such group; the message names those that it has.
     """
-    paths = {name: path for name, _, path in _groups(job)}
-    if group not in paths:
-        raise LookupError(f"has no workers {group!r} to scale; it has {', '.join(paths) or 'none'}")
-    section, *rest = paths[group]
+    section, *rest = _path_of(job, group)
     spec = document.get("spec") or {}
     if not any(isinstance(part, int) for part in rest):
         return {"spec": _nested((section, *rest), replicas)}
     entries = copy.deepcopy(spec[section])
     entries[rest[0]]["replicas"] = replicas
     return {"spec": {section: entries}}
+
+
+def replicas_operations(job: AlignmentJob, group: str, replicas: int) -> list[dict[str, Any]]:
+    """Return the operations of a JSON patch that set the number of workers of a group.
+
+    Unlike a merge patch they change no other entry of a list.
+
+    Raises:
+        LookupError: The job has no such group; the message names those that it has.
+    """
+    path = _path_of(job, group)
+    pointer = "/".join(("", "spec", *map(str, path)))
+    change = {"op": "add", "path": pointer, "value": replicas}
+    if not any(isinstance(part, int) for part in path):
+        return [change]
+    entry = pointer.rpartition("/")[0]
+    named = group.partition("-")[2]
+    return [{"op": "test", "path": f"{entry}/name", "value": named}, change]
+
+
+def _path_of(job: AlignmentJob, group: str) -> _Path:
+    paths = {name: path for name, _, path in _groups(job)}
+    if group not in paths:
+        raise LookupError(f"has no workers {group!r} to scale; it has {', '.join(paths) or 'none'}")
+    return paths[group]
 
 
 def without_replicas(job: AlignmentJob, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,7 @@ async def scale(
         str,
         typer.Option(
             metavar="GROUP",
-            help="Workers to scale: rollout, environment, and on this machine also reward-NAME, reference, "
-            "teacher or teacher-NAME.",
+            help="Workers to scale: rollout, environment, reward-NAME, reference, teacher or teacher-NAME.",
         ),
     ] = ROLLOUT,
 ) -> None:

@@ -23,7 +23,7 @@ from kubealign.client.backends.cluster.documents import (
 )
 from kubealign.client.backends.cluster.labels import list_labels, store_label
 from kubealign.client.backends.cluster.listing import JobLister
-from kubealign.client.backends.replicas import replicas_patch
+from kubealign.client.backends.replicas import replicas_operations
 from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
@@ -107,7 +107,9 @@ class ClusterBackend:
         job = await self.get(ref)
         check_scalable(job, group)
         if group != ROLLOUT:
-            return await self.patch(ref, replicas_patch(job.job, job.resource, group, replicas))
+            operations = replicas_operations(job.job, group, replicas)
+            query = {"fieldManager": FIELD_MANAGER}
+            return JobRecord(await self._api.json_patch(_job_path(ref), operations, query))
         body = {"spec": {"replicas": replicas}}
         await self._api.merge_patch(f"{_job_path(ref)}/scale", body, {"fieldManager": FIELD_MANAGER})
         return await self.get(ref)

@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kubealign.client.backends.worker_groups import ENVIRONMENT, ROLLOUT
+from kubealign.client.backends.replicas import replicas_by_group
+from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.errors import Conflict, JobInvalid, NotPossible
 from kubealign.client.records import JobRecord
 from kubealign.client.retry import not_retryable_message
@@ -101,10 +102,8 @@ def check_scalable(job: JobRecord, group: str) -> None:
         raise NotPossible(
             f"job {job.ref} ({job.algorithm}) has no rollout workers to scale: it does not sample"
         )
-    if group == ENVIRONMENT and not spec.environment_replicas:
-        raise NotPossible(f"job {job.ref} has no environment workers to scale")
-    if group not in (ROLLOUT, ENVIRONMENT):
+    groups = replicas_by_group(job.job)
+    if group != ROLLOUT and group not in groups:
         raise NotPossible(
-            f"the number of {group} workers of job {job.ref} cannot change: in a cluster only {ROLLOUT} and "
-            f"{ENVIRONMENT} workers are scaled"
+            f"job {job.ref} has no workers {group!r} to scale; it has {', '.join(groups) or 'none'}"
         )

@@ -1,12 +1,18 @@
 """Numbers of workers in a job's document: groups, patches, and what a running job does not read again."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubealign.client.backends.local.patch import plan_patch
-from kubealign.client.backends.replicas import describe_workers, replicas_by_group, replicas_patch
+from kubealign.client.backends.replicas import (
+    describe_workers,
+    replicas_by_group,
+    replicas_operations,
+    replicas_patch,
+)
 from kubealign.client.backends.worker_groups import ENVIRONMENT, ROLLOUT
 from kubealign.client.errors import Conflict
 from kubealign.client.records import JobRecord
@@ -63,6 +69,22 @@ def test_a_patch_changes_the_number_of_one_group_and_nothing_else(group: str) ->
     assert replicas_by_group(job_of(after)) == GROUPS | {group: 9}
     restored = apply_merge_patch(after, replicas_patch(job_of(after), after, group, GROUPS[group]))
     assert restored == before
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_operations_change_the_number_of_one_group_and_nothing_else(group: str) -> None:
+    before = document()
+    *tests, change = replicas_operations(job_of(before), group, 9)
+    after = copy.deepcopy(before)
+    *parents, last = [int(part) if part.isdecimal() else part for part in change["path"].split("/")[1:]]
+    holder: Any = after
+    for part in parents:
+        holder = holder[part]
+    holder[last] = change["value"]
+    assert change["op"] == "add"
+    assert replicas_by_group(job_of(after)) == GROUPS | {group: 9}
+    named = {"op": "test", "path": change["path"].replace("/replicas", "/name"), "value": holder.get("name")}
+    assert tests == ([named] if "name" in holder else [])
 
 
 def test_an_unknown_group_is_refused_with_those_that_exist() -> None:
