@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from kubealign.spec.algorithms.kl import KL, KLPlacement, kl_in_loss
-from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
+from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec, require_token_ratio
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
@@ -73,12 +73,7 @@ class GroupRelativeSpec(OnPolicySpec):
             text = "credit Steps normalises the steps of the sum of the rewards: set SumThenNormalize"
             raise field_errors(name, (("rewardAggregation",), self.reward_aggregation, text))
         if isinstance(self, ClippedRatioSpec):
-            if self.ratio is not RatioLevel.TOKEN:
-                text = "a ratio of the whole response has one advantage, not those of steps: set Token"
-                raise field_errors(name, (("ratio",), self.ratio, text))
-            if self.trust_region is not None and self.trust_region.gmpo is not None:
-                text = "GMPO's ratio is that of the whole response, not of steps: choose another one"
-                raise field_errors(name, (("trustRegion", "gmpo"), self.trust_region.gmpo, text))
+            require_token_ratio(self)
         return self
 
     @model_validator(mode="after")

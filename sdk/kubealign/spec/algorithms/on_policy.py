@@ -202,3 +202,14 @@ class ClippedRatioSpec(OnPolicySpec):
                 ),
             )
         return self
+
+
+def require_token_ratio(entry: ClippedRatioSpec) -> None:
+    """Raise ValidationError for a ratio of whole responses where steps have advantages of their own."""
+    name = type(entry).__name__
+    if entry.ratio is not RatioLevel.TOKEN:
+        text = "a ratio of the whole response has one advantage, not those of steps: set Token"
+        raise field_errors(name, (("ratio",), entry.ratio, text))
+    if entry.trust_region is not None and entry.trust_region.gmpo is not None:
+        text = "GMPO's ratio is that of the whole response, not of steps: choose another one"
+        raise field_errors(name, (("trustRegion", "gmpo"), entry.trust_region.gmpo, text))

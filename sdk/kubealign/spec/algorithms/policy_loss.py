@@ -95,8 +95,9 @@ class RewardAggregation(StrEnum):
 class CreditAssignment(StrEnum):
     """Response: each token has the advantage of its response.
 
-    Steps: each token has the advantage of the steps, or turns, that end at the token or after it; all step
-    rewards of a group are normalised together (Shao et al. 2024, process supervision).
+    Steps: each token has the advantage of the steps, or turns, that end at the token or after it. All step
+    rewards of a group are normalised together (Shao et al. 2024, process supervision); with reinforcePlusPlus
+    they add up to the token's return.
     """
 
     RESPONSE = "Response"

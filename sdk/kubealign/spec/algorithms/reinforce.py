@@ -5,15 +5,17 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from kubealign.spec.algorithms.kl import KL, KLPlacement, kl_in_reward
-from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
+from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec, require_token_ratio
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
     AdvantageScale,
+    CreditAssignment,
     LossAggregation,
     RatioLevel,
 )
 from kubealign.spec.base import MAX_INT32, field_errors
+from kubealign.spec.sections.training import Fraction
 
 
 class ReinforceSpec(OnPolicySpec):
@@ -49,6 +51,27 @@ class ReinforcePlusPlusSpec(ClippedRatioSpec):
         description="Normalisation of returns to advantages.",
     )
     kl: KL = Field(kl_in_reward(0.01), description="KL penalty towards the reference policy.")
+    gamma: Fraction = Field(1.0, description="Discount factor per token.")
+    credit: CreditAssignment = Field(
+        CreditAssignment.RESPONSE,
+        description="Tokens that a reward credits; Steps needs rewards of steps or turns.",
+    )
+
+    @property
+    def credits_steps(self) -> bool:
+        """True where the return of a token has the rewards of the steps that end at it or later."""
+        return self.credit is CreditAssignment.STEPS
+
+    @model_validator(mode="after")
+    def _returns_of_steps(self) -> "ReinforcePlusPlusSpec":
+        """Refuse credit for steps with settings that are defined for whole responses alone."""
+        if not self.credits_steps:
+            return self
+        if self.advantage.center in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT):
+            text = "compares whole responses, and credit Steps gives each token its return: set Batch or None"
+            raise field_errors(type(self).__name__, (("advantage", "center"), self.advantage.center, text))
+        require_token_ratio(self)
+        return self
 
 
 class RLOOSpec(ClippedRatioSpec):

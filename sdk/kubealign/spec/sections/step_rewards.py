@@ -39,5 +39,6 @@ def step_reward_problem(algorithm: str, credits_steps: bool, has_workflow: bool)
     if has_workflow:
         return STEPS_OF_WORKFLOWS
     if not credits_steps:
-        return f"{algorithm} credits whole responses: remove it, or use ppo, or grpo with credit Steps"
+        remedy = "remove it, or use ppo, or grpo or reinforcePlusPlus with credit Steps"
+        return f"{algorithm} credits whole responses: {remedy}"
     return None
