@@ -77,3 +77,14 @@ def slow_spans(batch: Batch) -> list[list[int]]:
     return [
         [token for token in range(start, end) if mask[token]] for start, end in itertools.pairwise(offsets)
     ]
+
+
+def with_steps(batch: Batch, rewards: dict[tuple[int, int], float]) -> Batch:
+    """Add step rewards; (sequence, index of the response token) -> reward."""
+    spans = slow_spans(batch)
+    column, ends = torch.zeros(len(batch.tokens)), torch.zeros(len(batch.tokens), dtype=torch.uint8)
+    for (sequence, index), reward in rewards.items():
+        column[spans[sequence][index]] = reward
+        ends[spans[sequence][index]] = 1
+    batch.token_columns |= {"turn_rewards": column, "turn_ends": ends}
+    return batch

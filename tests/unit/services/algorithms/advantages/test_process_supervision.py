@@ -10,22 +10,11 @@ from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.advantages.process_supervision import process_advantages
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
-from support.batches import slow_spans
+from support.batches import slow_spans, with_steps
 
 MakeBatch = Callable[..., Batch]
 GROUPS = [7, 7, 2, 2, 7, 2, 4, 7]
 NORM = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.GROUP)
-
-
-def with_steps(batch: Batch, rewards: dict[tuple[int, int], float]) -> Batch:
-    """Add step rewards; (sequence, index of the response token) -> reward."""
-    spans = slow_spans(batch)
-    column, ends = torch.zeros(len(batch.tokens)), torch.zeros(len(batch.tokens), dtype=torch.uint8)
-    for (sequence, index), reward in rewards.items():
-        column[spans[sequence][index]] = reward
-        ends[spans[sequence][index]] = 1
-    batch.token_columns |= {"turn_rewards": column, "turn_ends": ends}
-    return batch
 
 
 def normalised(values: list[float]) -> list[float]:

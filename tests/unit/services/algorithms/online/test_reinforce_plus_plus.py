@@ -10,7 +10,7 @@ import torch
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
-from support.batches import slow_spans
+from support.batches import slow_spans, with_steps
 
 MakeBatch = Callable[..., Batch]
 RESPONSES, GROUPS = [3, 1, 4, 2, 2, 5, 1, 3], [7, 7, 2, 2, 7, 2, 4, 7]
@@ -24,19 +24,6 @@ def advantages(batch: Batch, **fields: Any) -> list[float]:
     assert not batch.token("advantages")[~batch.token("loss_mask").bool()].any()
     values: list[float] = batch.token("advantages")[batch.token("loss_mask").bool()].tolist()
     return values
-
-
-def with_steps(batch: Batch, rewards: dict[tuple[int, int], float]) -> Batch:
-    """Add step rewards; (sequence, index of the response token) -> reward."""
-    spans = slow_spans(batch)
-    batch.token_columns |= {
-        "turn_rewards": torch.zeros(len(batch.tokens)),
-        "turn_ends": torch.zeros(len(batch.tokens), dtype=torch.uint8),
-    }
-    for (sequence, index), reward in rewards.items():
-        batch.token("turn_rewards")[spans[sequence][index]] = reward
-        batch.token("turn_ends")[spans[sequence][index]] = 1
-    return batch
 
 
 def slow_returns(batch: Batch, rewards: list[float], penalty: list[float], gamma: float) -> list[float]:
