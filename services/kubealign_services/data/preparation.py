@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kubealign.spec.differences import field_differences
 from kubealign.spec.held_out_rows import HeldOutRows
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.paths import format_path
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.mixture import check_shares
 from kubealign_services.data.models.resolution import ResolvedModels, resolve_models
@@ -136,24 +136,13 @@ def _check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
         before = json.loads((folder / INPUTS).read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} cannot be read: {error}; delete it to prepare the job again") from error
-    differences = list(spec_differences(before, json.loads(json.dumps(inputs)), ()))
+    now = json.loads(json.dumps(inputs))
+    differences = [str(field) for field in field_differences(before, now, ("spec",))]
     if differences:
         raise DataError(
             f"{folder} was made for another spec ({'; '.join(differences[:3])}): "
             "put the spec back, or start the job afresh"
         )
-
-
-def spec_differences(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterator[str]:
-    """Yield the path below spec of every value that differs, with both values."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in before.keys() | now.keys():
-            yield from spec_differences(before.get(key), now.get(key), (*path, key))
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for index, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from spec_differences(old, new, (*path, index))
-    elif before != now:
-        yield f"{format_path(('spec', *path))} was {json.dumps(before)}, is {json.dumps(now)}"
 
 
 def _write_datasets(

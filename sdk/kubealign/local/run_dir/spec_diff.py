@@ -1,7 +1,6 @@
 """Differences between the specs of two runs of a job, and the ones that are allowed."""
 
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kubealign.local.errors import RunRefused
+from kubealign.spec.differences import field_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import LENGTH_FIELDS, MUTABLE_BETWEEN_RUNS
 from kubealign.spec.sections.rollout import Rollout
@@ -40,9 +40,9 @@ def forbidden_changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
     """
     old_document, new_document = (job_document(_with_defaults(job)) for job in (before, after))
     return [
-        f"{path} ({_shorten(old)}, now {_shorten(new)})"
-        for path, old, new in _differences(old_document, new_document, "")
-        if not _is_harmless(path, old, new)
+        f"{field.path} ({_shorten(field.before)}, now {_shorten(field.now)})"
+        for field in field_differences(old_document, new_document)
+        if not _is_harmless(field.path, field.before, field.now)
     ]
 
 
@@ -70,17 +70,6 @@ def _is_harmless(path: str, old: Any, new: Any) -> bool:
         return new is None or (old is not None and new > old)
     path = _LIST_INDEX.sub("[]", path)
     return any(path == field or path.startswith(field + ".") for field in MUTABLE_BETWEEN_RUNS)
-
-
-def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys((*old, *new)):
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for index, (left, right) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(left, right, f"{path}[{index}]")
-    elif old != new:
-        yield path, old, new
 
 
 def _shorten(value: Any) -> str:

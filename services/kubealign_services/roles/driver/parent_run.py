@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kubealign.spec.continuation import continuation_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.history import CorruptHistory, history_path, read_history
 from kubealign_services.checkpoints.lineage import UNRECORDED_FENCE, CorruptLineage
 from kubealign_services.checkpoints.store import CheckpointCorrupted, CheckpointReader, StoredCheckpoint
-from kubealign_services.data.continuation import continuation_differences
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.runtime.process.failures import PermanentFailure
 

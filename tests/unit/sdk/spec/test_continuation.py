@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from kubealign.spec.continuation import continuation_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import MUTABLE_DOCUMENT_FIELDS
-from kubealign_services.data.continuation import continuation_differences
 from kubealign_services.data.preparation import preparation_inputs
 from support.bad_specs import whole_job
 
@@ -26,6 +26,7 @@ def _job(algorithm: str, changes: dict[str, Any]) -> AlignmentJob:
         ("ppo", {"spec.rollout.replicas": 7, "spec.rewards.0.weight": 2.0}),
         ("ppo", {"spec.critic.optimizer.adamW.learningRate": 0.5, "spec.critic.model": None}),
         ("ppo", {"spec.algorithm.ppo.epochsPerStep": 7}),
+        ("sft", {"spec.trainer.optimizer": {"device": "Host", "gradientClipNorm": 0.5}}),
     ],
 )
 def test_what_may_differ(algorithm: str, changes: dict[str, Any]) -> None:
@@ -66,6 +67,13 @@ def test_what_may_change_while_the_job_is_suspended_continues_copies_and_prepare
         ("sft", {"spec.trainer.ranks": 2}, "spec.trainer.ranks was 1, is 2"),
         ("sft", {"spec.trainer.lora": {"rank": 8}}, "spec.trainer.lora was null"),
         ("sft", {"spec.trainer.backend": {"megatron": {}}}, "spec.trainer.backend.megatron was null"),
+        ("sft", {"spec.trainer.optimizer": {"muon": {}}}, "spec.trainer.optimizer.muon was null, is {}"),
+        (
+            "sft",
+            {"spec.trainer.optimizer": {"adamW": {"states": "Blockwise8Bit"}}},
+            'spec.trainer.optimizer.adamW.states was "Float32", is "Blockwise8Bit" (the checkpoint holds the '
+            "state of this optimiser)",
+        ),
         ("rloo", {"spec.algorithm": {"grpo": {}}}, 'spec.algorithm.name was "rloo", is "grpo"'),
         (
             "ppo",
