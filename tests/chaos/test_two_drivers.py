@@ -25,7 +25,7 @@ STEPS = 8
 #: Timeout of each wait, in seconds.
 TIMEOUT = 600.0
 #: Failpoints that a driver reaches: all but those of trainer ranks and of the workers that receive weights.
-FAILPOINTS = [name for name in Failpoint if not name.startswith(("trainer-", "weights-"))]
+FAILPOINTS = [name for name in Failpoint if not name.startswith(("trainer-", "weights-", "parent-"))]
 
 
 class Wake(StrEnum):

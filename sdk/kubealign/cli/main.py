@@ -12,6 +12,7 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 from kubealign import __version__
 from kubealign.cli.commands.jobs.call import call
 from kubealign.cli.commands.jobs.debug import debug
+from kubealign.cli.commands.jobs.fork import fork
 from kubealign.cli.commands.jobs.labels import labels
 from kubealign.cli.commands.jobs.lifecycle import delete, resume, retry, scale, suspend
 from kubealign.cli.commands.jobs.list_jobs import describe, get, list_jobs
@@ -71,6 +72,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Run it": {
         "run": run,
         "submit": submit,
+        "fork": fork,
         "wait": wait,
         "result": result,
         "push": push,

@@ -9,14 +9,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.backends.worker_groups import ROLLOUT
-from kubealign.client.errors import JobNotFound, KubealignError, WaitTimeout
+from kubealign.client.errors import JobInvalid, JobNotFound, KubealignError, WaitTimeout
 from kubealign.client.job import AsyncJob
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.results.model_loader import Result, load_result
-from kubealign.client.submission import Document, DocumentSource, parse_submission
+from kubealign.client.submission import Document, DocumentSource, parse_submission, to_document
 from kubealign.client.wait import has_reached, parse_phase, timeout_message
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
+from kubealign.spec.errors import SpecErrors
+from kubealign.spec.fork import fork_job
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
@@ -120,6 +122,37 @@ class AsyncAlignmentClient:
     ) -> Jobs:
         """Like `submit`, but always return a list."""
         return await self._submit(parse_submission(jobs).documents, dry_run)
+
+    async def fork(
+        self,
+        name: str,
+        step: int,
+        new_name: str,
+        overrides: Sequence[str] = (),
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> AsyncJob:
+        """Submit a new job that starts from a checkpoint of job `name`, which is only read.
+
+        Args:
+            step: Step of the checkpoint; the new job's first step is the next one.
+            new_name: Name of the new job.
+            overrides: Fields to change, each as PATH=VALUE.
+            dry_run: Validate only.
+
+        Raises:
+            JobInvalid: A field is invalid or must be the parent's, or on this machine the job has no
+                checkpoint of the step.
+            JobExists: A job of the new name already exists.
+        """
+        backend = await self.backend()
+        record = await backend.get(await self._ref(name, namespace))
+        try:
+            forked = fork_job(record.resource, new_name, step, overrides)
+        except SpecErrors as errors:
+            raise JobInvalid(str(errors), errors.errors) from None
+        return AsyncJob(self, await backend.create(to_document(forked.job), dry_run=dry_run))
 
     async def get(self, name: str, namespace: str | None = None) -> AsyncJob:
         """Return a job. Raises JobNotFound."""

@@ -91,6 +91,24 @@ class AlignmentClient:
         submitted = self._loop.call(self._client.submit_all(jobs, dry_run=dry_run))
         return [self._to_job(async_job) for async_job in submitted]
 
+    def fork(
+        self,
+        name: str,
+        step: int,
+        new_name: str,
+        overrides: Sequence[str] = (),
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> Job:
+        """Submit a new job that starts from a checkpoint of job `name`, which is only read.
+
+        See `AsyncAlignmentClient.fork`.
+        """
+        return self._to_job(
+            self._loop.call(self._client.fork(name, step, new_name, overrides, namespace, dry_run=dry_run))
+        )
+
     def get(self, name: str, namespace: str | None = None) -> Job:
         """Return a job. Raises JobNotFound."""
         return self._to_job(self._loop.call(self._client.get(name, namespace)))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kubealign.local.display.terminal import LinesDisplay
-from kubealign.local.replay import PlannedReplay, checkpoint_steps, create_replay_folder, training_only
+from kubealign.local.replay import PlannedReplay, create_replay_folder, training_only
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.spec_diff import read_job
 from kubealign.local.runner.admission import run_directory
@@ -51,7 +51,7 @@ def plan_export(run: RunDirectory, step: int, target: Path, runs_dir: Path) -> P
 
 def exportable_steps(run: RunDirectory) -> Sequence[int]:
     """Return the steps whose models can be exported, ascending: 0, and those of the checkpoints."""
-    return [0, *checkpoint_steps(run)]
+    return [0, *run.checkpoint_steps()]
 
 
 def export_model(run: RunDirectory, step: int, target: Path, display: LinesDisplay) -> int:

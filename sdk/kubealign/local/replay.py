@@ -133,11 +133,6 @@ def has_same_weights(planned: PlannedReplay) -> bool | None:
     return all(filecmp.cmp(replayed / name, theirs / name, shallow=False) for name in names)
 
 
-def checkpoint_steps(run: RunDirectory) -> list[int]:
-    """Return the steps of a run's checkpoints, ascending, unverified."""
-    return sorted({int(path.name.split("-")[1]) for path in run.checkpoints.glob("step-*")})
-
-
 def _last_step(recorded: RunDirectory, first: int, steps: int | None) -> int:
     """Return the last step to replay. Steps without metrics were not trained completely."""
     batches = recorded.root / FOLDER
@@ -164,7 +159,7 @@ def _last_step(recorded: RunDirectory, first: int, steps: int | None) -> int:
 
 def _check_weights(recorded: RunDirectory, first: int, last: int) -> None:
     if first > 1 and not list(recorded.checkpoints.glob(f"step-{first - 1:08d}*")):
-        starts = ", ".join(str(step + 1) for step in (0, *checkpoint_steps(recorded)) if step < last)
+        starts = ", ".join(str(step + 1) for step in (0, *recorded.checkpoint_steps()) if step < last)
         raise ReplayError(
             f"--from-step {first}: there is no checkpoint of step {first - 1} in {recorded.checkpoints}; "
             f"possible first steps: {starts}"

@@ -23,6 +23,9 @@ from kubealign_services.runtime.failpoints import Failpoint, failpoint
 #: Folder of the checkpoints in the run directory.
 CHECKPOINTS_FOLDER = "commits"
 MANIFEST = "manifest.json"
+#: Folder of links to the checkpoint of another run with which the run starts, see parent_checkpoint.py. It is
+#: laid out like the run directory of the other run.
+PARENT_FOLDER = "parent"
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +230,11 @@ class CheckpointStore:
         )
 
     def remove_leftovers(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Delete what `commit` has set aside, and what lower fences have left. Raises OSError."""
+        """Delete what `commit` has set aside, what lower fences have left, and the links to the checkpoint
+        of another run once there is one of this run. Raises OSError.
+        """
+        if self.reader.latest_step() is not None:
+            shutil.rmtree(self._directory.parent / PARENT_FOLDER, ignore_errors=True)
         if self._directory.exists():
             remove_leftovers(self._directory, self._fence.number, should_stop)
 

@@ -37,6 +37,9 @@ class Failpoint(StrEnum):
     HISTORY_AFTER_APPEND = "history-after-append"
     RECORD_BEFORE_WRITE = "record-before-write"
     RECORD_AFTER_WRITE = "record-after-write"
+    # The start from the checkpoint of another run.
+    PARENT_BEFORE_RENAME = "parent-before-rename"
+    PARENT_BEFORE_RECORD = "parent-before-record"
     # The driver's checkpoint.
     CHECKPOINT_BEFORE_BEGIN = "checkpoint-before-begin"
     CHECKPOINT_AFTER_BEGIN = "checkpoint-after-begin"

@@ -63,6 +63,7 @@ def _header(record: JobRecord, now: datetime) -> Table:
         ("Labels", _key_values(record.labels)),
         ("Annotations", _key_values(record.metadata.get("annotations") or {})),
         ("Algorithm", record.algorithm),
+        ("Starts from", _origin(record)),
         ("Created", _timestamp(record.created, now)),
         ("Started", _timestamp(started, now)),
         ("Ended", _timestamp(ended, now)),
@@ -95,6 +96,18 @@ def _timestamp(time: datetime | None, now: datetime) -> str | None:
     if time is None:
         return None
     return f"{time.astimezone().isoformat(sep=' ', timespec='seconds')} ({format_age(time, now)} ago)"
+
+
+def _origin(record: JobRecord) -> str | None:
+    """Return the checkpoint of another run with which the job starts; None: its initial weights."""
+    checkpoint = (record.resource.get("spec") or {}).get("checkpoint") or {}
+    source = checkpoint.get("from")
+    if not source:
+        return None
+    job, volume = source.get("job") or {}, source.get("volume") or {}
+    run = job.get("name") or source.get("path") or f"{volume.get('path')} in claim {volume.get('claimName')}"
+    step = source.get("step")
+    return escape_control(f"{run}, {'its newest checkpoint' if step is None else f'step {step}'}")
 
 
 def _result(record: JobRecord) -> str | None:

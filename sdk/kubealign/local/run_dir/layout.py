@@ -61,6 +61,8 @@ class RunDirectory:
         self.result = self.root / "result"
         #: Written by the driver once it has taken over a checkpoint of another run.
         self.parent_record = self.root / "parent.json"
+        #: Hard links to a checkpoint of another run, until the run has a checkpoint of its own.
+        self.parent_checkpoint = self.root / "parent"
         self.prepared = self.root / "prepared"
         #: Written by `kubealign_services.data.preparation`.
         self.preparation_report = self.prepared / "report.json"
@@ -110,11 +112,15 @@ class RunDirectory:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def newest_checkpoint_step(self) -> int:
-        """Return the highest step of a checkpoint, whether intact or not; 0: there is none."""
+    def checkpoint_steps(self) -> list[int]:
+        """Return the steps of the checkpoints, ascending, whether intact or not."""
         names = [path.name for path in self.checkpoints.iterdir()] if self.checkpoints.exists() else []
         matches = (_CHECKPOINT_NAME.match(name) for name in names)
-        return max((int(match[1]) for match in matches if match is not None), default=0)
+        return sorted({int(match[1]) for match in matches if match is not None})
+
+    def newest_checkpoint_step(self) -> int:
+        """Return the highest step of a checkpoint, whether intact or not; 0: there is none."""
+        return max(self.checkpoint_steps(), default=0)
 
     def increment_generation(self) -> None:
         """Increment the generation after a change of the job's spec."""

@@ -83,24 +83,50 @@ def result_folders(job: AlignmentJob, runs_dir: Path) -> Mapping[str, Path]:
 def parent_run(job: AlignmentJob, folder: RunDirectory, runs_dir: Path) -> Path | None:
     """Return the run directory from whose checkpoint the job starts; None: from its own weights.
 
-    Raises RunRefused where it holds no run, or one that is running. A job that has taken the checkpoint over
-    before needs it no more.
+    Raises RunRefused where it holds no run, lacks the checkpoint of the step, or is running where no step is
+    named. A job that has taken the checkpoint over before needs it no more.
     """
     source = job.spec.checkpoint.source
     if source is None:
         return None
     field = "spec.checkpoint.from." + ("path" if source.job is None else "job.name")
     parent = run_directory(runs_dir, source.job.name) if source.job else RunDirectory(Path(source.path or ""))
-    if folder.parent_record.exists():
+    if folder.parent_record.exists() or folder.parent_checkpoint.exists():
         return parent.root
     if parent.root == folder.root:
         raise RunRefused(f"{job.name}: {field}: is the job itself: name another run")
     if not parent.job.exists():
         raise RunRefused(f"{job.name}: {field}: {parent.root} holds no run (it has no job.json)")
+    problem = parent_step_problem(job, runs_dir)
+    if problem is not None:
+        raise RunRefused(f"{job.name}: {problem}")
     phase = derive_phase(read_run_facts(parent)).phase
-    if phase in _ACTIVE_PHASES:
-        raise RunRefused(f"{job.name}: {field}: the run in {parent.root} is {phase}: suspend it, or wait")
+    if phase in _ACTIVE_PHASES and source.step not in parent.checkpoint_steps():
+        raise RunRefused(
+            f"{job.name}: {field}: the run in {parent.root} is {phase}: suspend it, wait, or name the step "
+            "of a checkpoint that it has"
+        )
     return parent.root
+
+
+def parent_step_problem(job: AlignmentJob, runs_dir: Path) -> str | None:
+    """Return the error of the named step where the parent has no checkpoint of it and will write none.
+
+    None: there is such a checkpoint, or may be one later; or no step is named, or there is no such run.
+    """
+    source = job.spec.checkpoint.source
+    if source is None or source.step is None:
+        return None
+    parent = run_directory(runs_dir, source.job.name) if source.job else RunDirectory(Path(source.path or ""))
+    if not parent.job.exists():
+        return None
+    steps = parent.checkpoint_steps()
+    is_active = derive_phase(read_run_facts(parent)).phase in _ACTIVE_PHASES
+    if source.step in steps or (is_active and source.step > max(steps, default=0)):
+        return None
+    available = f"those of {', '.join(map(str, steps))}" if steps else "none"
+    missing = f"{parent.root} has no checkpoint of step {source.step}"
+    return f"spec.checkpoint.from.step: {missing}; it has {available}"
 
 
 async def wait_for_dependencies(job: AlignmentJob, runs_dir: Path, stop: asyncio.Event) -> bool:
@@ -136,8 +162,12 @@ def pending_dependencies(job: AlignmentJob, runs_dir: Path) -> Iterator[tuple[st
             yield name, run_phase.phase
     parent = parent_name(job)
     if parent is not None and run_directory(runs_dir, parent).job.exists():
-        phase = derive_phase(read_run_facts(run_directory(runs_dir, parent))).phase
-        if phase in _ACTIVE_PHASES and not run_directory(runs_dir, job.name).parent_record.exists():
+        folder, parent_folder = run_directory(runs_dir, job.name), run_directory(runs_dir, parent)
+        phase = derive_phase(read_run_facts(parent_folder)).phase
+        source = job.spec.checkpoint.source
+        step = None if source is None else source.step
+        has_started = folder.parent_record.exists() or folder.parent_checkpoint.exists()
+        if phase in _ACTIVE_PHASES and not has_started and step not in parent_folder.checkpoint_steps():
             yield parent, phase
 
 

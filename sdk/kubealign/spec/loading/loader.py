@@ -1,5 +1,6 @@
 """Loads job files. All errors of all documents are reported at once, each with line, path and remedy."""
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,13 +60,7 @@ def load_files(
     paths: Sequence[Path], parameters: Mapping[str, str] = _NO_PARAMETERS, overrides: Sequence[str] = ()
 ) -> tuple[list[JobFile], list[SpecError]]:
     """Load several files with the same arguments. Also return the errors in the arguments."""
-    errors: list[SpecError] = []
-    parsed: list[Override] = []
-    for text in overrides:
-        try:
-            parsed.append(Override.parse(text))
-        except InvalidOverride as error:
-            errors.append(SpecError(str(error), f"--set {text}"))
+    parsed, errors = _parse_overrides(overrides)
     used_parameters: set[str] = set()
     documents_found: list[YamlDocument] = []
     files = []
@@ -112,19 +107,39 @@ def parse_jobs(text: str, folder: Path | None = None) -> list[AlignmentJob]:
     return file.jobs
 
 
-def job_from_document(value: Mapping[str, Any], folder: Path | None = None) -> AlignmentJob:
+def job_from_document(
+    value: Mapping[str, Any], folder: Path | None = None, overrides: Sequence[str] = ()
+) -> AlignmentJob:
     """Validate a parsed document.
 
     Args:
         folder: Folder from which file paths are made absolute; None: paths are left as they are.
+        overrides: PATH=VALUE, or JOB:PATH=VALUE for the job of that name.
 
     Raises:
-        SpecErrors: All errors in the document.
+        SpecErrors: All errors in the document and the overrides.
     """
-    job, errors = _validate(YamlDocument(0, dict(value), {}), folder)
+    document = YamlDocument(0, copy.deepcopy(dict(value)) if overrides else dict(value), {})
+    parsed, errors = _parse_overrides(overrides)
+    errors += _apply_overrides(document, parsed, alone=True)
+    errors += _unused_overrides(parsed, [document])
+    job, job_errors = _validate(document, folder)
+    errors += job_errors
     if job is None or errors:
         raise SpecErrors(errors)
     return job
+
+
+def _parse_overrides(texts: Sequence[str]) -> tuple[list[Override], list[SpecError]]:
+    """Parse PATH=VALUE arguments. Also return the errors of those that cannot be parsed."""
+    parsed: list[Override] = []
+    errors: list[SpecError] = []
+    for text in texts:
+        try:
+            parsed.append(Override.parse(text))
+        except InvalidOverride as error:
+            errors.append(SpecError(str(error), f"--set {text}"))
+    return parsed, errors
 
 
 def _read_documents(

@@ -7,13 +7,20 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kubealign.spec.continuation import continuation_differences
+from kubealign.spec.differences import field_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 from kubealign_services.checkpoints.fence import Fence
 from kubealign_services.checkpoints.history import CorruptHistory, history_path, read_history
 from kubealign_services.checkpoints.lineage import UNRECORDED_FENCE, CorruptLineage
+from kubealign_services.checkpoints.parent_checkpoint import (
+    CheckpointRemoved,
+    link_checkpoint,
+    open_linked_checkpoint,
+)
 from kubealign_services.checkpoints.store import CheckpointCorrupted, CheckpointReader, StoredCheckpoint
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.runtime.failpoints import Failpoint, failpoint
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 #: Record of the parent in the run directory. It exists from the first attempt on, before the first step.
@@ -26,7 +33,7 @@ log = logging.getLogger(__name__)
 
 class ParentRecord(BaseModel):
     """First entry of the job's lineage. job: name of the parent. run: its run directory, which in a cluster
-    ends with its uid. step: step of its checkpoint.
+    ends with its uid. step: step of its checkpoint. changes: fields whose value differs from the parent's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,13 +41,15 @@ class ParentRecord(BaseModel):
     job: str
     run: str
     step: int = Field(ge=1)
+    changes: list[str] = []
 
 
 def check_parent(job: AlignmentJob, parent_run: Path, run_dir: Path) -> None:
-    """Check that the job can continue the parent's checkpoint, before anything is prepared.
+    """Check that the job can continue the parent's checkpoint, before anything is prepared, and link it.
 
     The checkpoint's files are verified by the driver. A job that has taken the checkpoint over before is not
-    checked again: the parent may be deleted then.
+    checked again: the parent may be deleted then. A parent that goes on may remove a checkpoint without
+    harm once it is linked.
 
     Raises:
         PermanentFailure: The parent is no run, has no such checkpoint, or is a run of a job that differs
@@ -48,14 +57,7 @@ def check_parent(job: AlignmentJob, parent_run: Path, run_dir: Path) -> None:
     """
     if (run_dir / PARENT_FILE).exists():
         return
-    try:
-        parent = AlignmentJob.model_validate_json((parent_run / _DOCUMENT).read_bytes())
-    except OSError as error:
-        raise PermanentFailure(f"{_FIELD}: {parent_run} holds no run: {error.strerror}") from error
-    except ValidationError as error:
-        raise PermanentFailure(
-            f"{_FIELD}: {parent_run / _DOCUMENT} was written by another version of kubealign, or is damaged"
-        ) from error
+    parent = _read_parent(parent_run)
     differences = continuation_differences(parent, job)
     if differences:
         raise PermanentFailure(
@@ -64,12 +66,19 @@ def check_parent(job: AlignmentJob, parent_run: Path, run_dir: Path) -> None:
         )
     source = job.spec.checkpoint.source
     step = None if source is None else source.step
+    if open_linked_checkpoint(run_dir) is not None:
+        return
     try:
-        steps = _checkpoint_steps(parent_run)
-    except CorruptLineage as error:
+        paths = CheckpointReader(parent_run).paths()
+        matching = [path for path in paths if step is None or _step_of(path) == step]
+        if not matching:
+            steps = sorted({_step_of(path) for path in paths})
+            raise PermanentFailure(_missing_checkpoint(parent_run, step, steps))
+        # Without a step, a damaged checkpoint is skipped for an older one: the parent must not run.
+        if step is not None:
+            link_checkpoint(matching[-1], run_dir)
+    except (CorruptLineage, CheckpointRemoved) as error:
         raise PermanentFailure(f"{_FIELD}: {error}") from error
-    if not steps or (step is not None and step not in steps):
-        raise PermanentFailure(_missing_checkpoint(parent_run, step, steps))
 
 
 def load_parent_checkpoint(
@@ -87,7 +96,7 @@ def load_parent_checkpoint(
     record = _read_record(fence.run_dir)
     step = record.step if record is not None else None if source is None else source.step
     try:
-        reader = CheckpointReader(parent_run)
+        reader = open_linked_checkpoint(fence.run_dir) or CheckpointReader(parent_run)
         checkpoint = reader.latest() if step is None else reader.at_step(step)
         if checkpoint is None:
             raise UnrecoverableError(_missing_checkpoint(parent_run, step, _checkpoint_steps(parent_run)))
@@ -99,7 +108,7 @@ def load_parent_checkpoint(
                 f"step {total_steps}: raise spec.maxSteps or maxEpochs, which count the parent's steps too"
             )
         if record is None:
-            _record_parent(checkpoint, parent_run, fence)
+            _record_parent(job, checkpoint, parent_run, fence)
     except CheckpointCorrupted as error:
         problem = str(error).partition("; restore one of them")[0]
         raise UnrecoverableError(
@@ -107,6 +116,8 @@ def load_parent_checkpoint(
         ) from error
     except (CorruptHistory, CorruptLineage, OSError) as error:
         raise UnrecoverableError(f"{_FIELD}: {parent_run} cannot be read: {error}") from error
+    except PermanentFailure as error:
+        raise UnrecoverableError(str(error)) from error
     log.info(
         "starting from the checkpoint of another run",
         extra={"run": str(parent_run), "step": checkpoint.manifest.step},
@@ -122,15 +133,35 @@ def read_first_step(run_dir: Path) -> int:
     return 0 if record is None else record.step
 
 
-def _record_parent(checkpoint: StoredCheckpoint, parent_run: Path, fence: Fence) -> None:
-    """Write the parent's steps into the job's history, under the fence before all others, then the record."""
+def _record_parent(job: AlignmentJob, checkpoint: StoredCheckpoint, parent_run: Path, fence: Fence) -> None:
+    """Write the parent's steps into the job's history, under the fence before all others, then the record.
+
+    Raises PermanentFailure where the parent was deleted.
+    """
     run_dir, step = fence.run_dir, checkpoint.manifest.step
+    before, now = (
+        each.spec.model_dump(mode="json", by_alias=True) for each in (_read_parent(parent_run), job)
+    )
+    changes = [str(change) for change in field_differences(before, now, ("spec",))]
     lines = [line.to_line() for line in read_history(parent_run) if line.step <= step]
-    record = ParentRecord(job=checkpoint.manifest.job, run=str(parent_run), step=step)
+    record = ParentRecord(job=checkpoint.manifest.job, run=str(parent_run), step=step, changes=changes)
+    failpoint(Failpoint.PARENT_BEFORE_RECORD)
     fence.check()
     replace_file(history_path(run_dir, UNRECORDED_FENCE), lines)
     replace_file(run_dir / PARENT_FILE, [record.model_dump_json(indent=1).encode() + b"\n"])
     fsync_path(run_dir)
+
+
+def _read_parent(parent_run: Path) -> AlignmentJob:
+    """Return the parent's job. Raises PermanentFailure."""
+    try:
+        return AlignmentJob.model_validate_json((parent_run / _DOCUMENT).read_bytes())
+    except OSError as error:
+        raise PermanentFailure(f"{_FIELD}: {parent_run} holds no run: {error.strerror}") from error
+    except ValidationError as error:
+        raise PermanentFailure(
+            f"{_FIELD}: {parent_run / _DOCUMENT} was written by another version of kubealign, or is damaged"
+        ) from error
 
 
 def _read_record(run_dir: Path) -> ParentRecord | None:

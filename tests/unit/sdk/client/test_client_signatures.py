@@ -22,6 +22,7 @@ ONLY_CLIENT = {
     "close": "closes the client",
     "submit": "has no job yet",
     "submit_all": "has no job yet",
+    "fork": "makes another job",
     "get": "is called refresh, which updates the handle",
     "list": "returns several jobs",
     "changes": "yields new handles; wait(on_change=...) updates this one",

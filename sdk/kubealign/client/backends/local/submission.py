@@ -15,7 +15,7 @@ from kubealign.local.run_dir.events import EventLog
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.phase import RunFacts, RunPhase
 from kubealign.local.run_dir.spec_diff import job_document
-from kubealign.local.runner.admission import refuse_cluster_only, run_directory
+from kubealign.local.runner.admission import parent_step_problem, refuse_cluster_only, run_directory
 from kubealign.local.runner.launch import launch_with_reserved_lock
 from kubealign.local.runner.run_jobs import check_server_programs
 from kubealign.spec.job import AlignmentJob
@@ -47,9 +47,13 @@ def submit(job: AlignmentJob, runs_dir: Path, *, dry_run: bool) -> JobRecord | N
         dry_run: Do neither; return the record that the job would have.
 
     Raises:
+        JobInvalid: The run from whose checkpoint the job starts has none of the step.
         JobExists: The run directory already holds a job.
         Conflict: The directory is in use otherwise.
     """
+    problem = parent_step_problem(job, runs_dir)
+    if problem is not None:
+        raise JobInvalid(problem)
     folder = run_directory(runs_dir, job.name)
     if folder.job.exists():
         raise JobExists(f"there is a job {job.name} in {runs_dir} already: delete it, or choose another name")

@@ -1,5 +1,7 @@
 """The run from whose checkpoint a job starts: checked, read and never written."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,9 @@ def test_the_checkpoint_and_its_history_are_taken_over(
     prompts = [line.prompts for line in read_history(fence.run_dir, lineage)]
     assert prompts == [[f"0/{number}"] for number in range(1, step + 1)]
     assert _files(parent) == before
+    assert json.loads((fence.run_dir / "parent.json").read_text())["changes"][-1].startswith(
+        "spec.checkpoint.from was null, is {"
+    )
 
 
 def test_the_choice_of_the_newest_checkpoint_is_kept(parent: Path, tmp_path: Path) -> None:
@@ -122,6 +127,36 @@ def test_a_folder_without_a_run_or_a_checkpoint_is_refused(parent: Path, tmp_pat
         check_parent(_job(), parent, tmp_path / "new")
     with pytest.raises(UnrecoverableError, match=r"old has no checkpoint"):
         load_parent_checkpoint(_job(), parent, _fence(tmp_path / "new"), 10)
+
+
+def _remove(parent: Path, step: int) -> None:
+    """Do what the parent's retention does, and the removal after it."""
+    (folder,) = (parent / "commits").glob(f"step-{step:08d}*")
+    shutil.rmtree(folder.rename(folder.with_name(f".removing-fence-1-{folder.name}-x")))
+
+
+def test_a_checkpoint_that_the_parent_removes_after_the_check_is_continued(
+    parent: Path, tmp_path: Path
+) -> None:
+    run_dir, job = tmp_path / "new", _job(2)
+    fence = _fence(run_dir)
+    check_parent(job, parent, run_dir)
+    _remove(parent, 2)
+    # A restart of the preparation.
+    check_parent(job, parent, run_dir)
+    assert load_parent_checkpoint(job, parent, fence, 10).manifest.step == 2
+    # The parent is deleted, and the driver starts again before its first own checkpoint.
+    shutil.rmtree(parent)
+    checkpoint = load_parent_checkpoint(job, parent, _fence(run_dir), 10)
+    assert (checkpoint.path / "trainer" / "shard").read_text() == "weights of 2"
+
+
+def test_a_parent_deleted_before_its_history_is_taken_over_is_an_error(parent: Path, tmp_path: Path) -> None:
+    fence = _fence(tmp_path / "new")
+    check_parent(_job(2), parent, fence.run_dir)
+    shutil.rmtree(parent)
+    with pytest.raises(UnrecoverableError, match=r"spec\.checkpoint\.from: .*old holds no run"):
+        load_parent_checkpoint(_job(2), parent, fence, 10)
 
 
 @pytest.mark.parametrize("step", [None, 4])
