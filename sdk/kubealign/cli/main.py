@@ -29,6 +29,7 @@ from kubealign.cli.commands.machine.dashboard import dashboard
 from kubealign.cli.commands.machine.doctor import doctor
 from kubealign.cli.commands.machine.evaluate import evaluate
 from kubealign.cli.commands.machine.export import export
+from kubealign.cli.commands.machine.pin import pin, unpin
 from kubealign.cli.commands.machine.plot import plot
 from kubealign.cli.commands.machine.replay import replay
 from kubealign.cli.commands.machine.run import run
@@ -95,7 +96,15 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "call": call,
         "dashboard": dashboard,
     },
-    "Change it": {"scale": scale, "suspend": suspend, "resume": resume, "retry": retry, "delete": delete},
+    "Change it": {
+        "scale": scale,
+        "suspend": suspend,
+        "resume": resume,
+        "retry": retry,
+        "pin": pin,
+        "unpin": unpin,
+        "delete": delete,
+    },
     "This machine and the cluster": {"doctor": doctor, "bench": bench, "completion": completion},
 }
 for _panel, _commands in COMMANDS.items():

@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 
 from pydantic import ValidationError
 
+from kubealign.checkpoint_pins import pinned_steps, pins_lock
 from kubealign.storage_errors import is_storage_error
 from kubealign_services.checkpoints.durable_files import create_file, fsync_path
 from kubealign_services.checkpoints.fence import Fence, StaleFence
@@ -141,7 +142,7 @@ class CheckpointReader:
 
 
 class CheckpointStore:
-    """Writes the checkpoints of one fence; those of its lineage are kept by the policy.
+    """Writes the checkpoints of one fence; those of its lineage are kept by the policy, and pinned ones.
 
     A checkpoint's folder has the fence in its name. A rename that a replaced driver had begun before it was
     replaced therefore creates a folder of its own, beyond the steps that its successor's lineage includes.
@@ -241,12 +242,17 @@ class CheckpointStore:
     def _prune(self) -> None:
         # Only renamed here: a crash during the removal must not leave a folder that looks like a checkpoint.
         remaining = self._retention.retained(self._lineage_scores())
-        for name in _list_checkpoints(self._directory):
-            path = self._directory / name.text
-            if path in remaining or path in self._pinned or name.fence > self._fence.number:
-                continue
-            self._fence.check()
-            os.rename(path, self._directory / removing_name(self._fence.number, path.name))  # noqa: PTH104
+        with pins_lock(self._fence.run_dir):
+            pinned = pinned_steps(self._fence.run_dir)
+            for name in _list_checkpoints(self._directory):
+                path = self._directory / name.text
+                if path in remaining or path in self._pinned or name.fence > self._fence.number:
+                    continue
+                if name.step in pinned:
+                    continue
+                self._fence.check()
+                target = self._directory / removing_name(self._fence.number, path.name)
+                os.rename(path, target)  # noqa: PTH104
 
     def _lineage_scores(self) -> dict[Path, float | None]:
         """Return checkpoint -> score, oldest first. Manifests are read once."""

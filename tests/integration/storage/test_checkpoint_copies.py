@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kubealign.checkpoint_pins import PINS_FOLDER, pinned_steps
 from kubealign.object_storage.bucket import Bucket
 from kubealign.object_storage.errors import StorageRefused
 from kubealign.object_storage.location import StorageLocation
@@ -313,6 +314,32 @@ async def test_copies_of_the_best_checkpoints_stay(remote: RemoteRun, s3: S3Serv
             await uploaded(uploader)
     assert await remote_steps(remote) == [2, 5]
     assert run.local_steps() == [2, 5]
+
+
+async def test_copies_of_pinned_checkpoints_stay(
+    remote: RemoteRun, s3: S3Server, job: AlignmentJob, tmp_path: Path
+) -> None:
+    first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
+    assert await resume_run(remote, job, first) is None
+    async with CheckpointUploader(remote, first, RetentionPolicy(1)) as uploader:
+        run = Run(first, uploader, keep=1)
+        await run.begin()
+        await run.commit_and_upload(1)
+        (first / PINS_FOLDER).mkdir()
+        (first / PINS_FOLDER / "1").write_text("\n")
+        await run.commit_and_upload(2, 3)
+        assert run.local_steps() == await remote_steps(remote) == [1, 3]
+    # The pins are restored with the run directory, so that they hold after the loss of a volume.
+    assert await resume_run(remote, job, second) == 3
+    assert pinned_steps(second) == {1}
+    async with CheckpointUploader(remote, second, RetentionPolicy(1)) as uploader:
+        run = Run(second, uploader, keep=1)
+        await run.begin()
+        await run.commit_and_upload(4)
+        assert await remote_steps(remote) == [1, 4]
+        (second / PINS_FOLDER / "1").unlink()
+        await run.commit_and_upload(5)
+        assert await remote_steps(remote) == [5]
 
 
 async def test_the_best_checkpoint_is_copied_although_a_newer_one_waits(

@@ -22,6 +22,8 @@ from kubealign.cli.views.job_table import (
 )
 from kubealign.cli.views.process_table import process_table
 from kubealign.client.records import JobEvent, JobRecord, ProcessRecord
+from kubealign.local.checkpoints import CheckpointSummary
+from kubealign.planning.byte_units import format_bytes
 from kubealign.spec.status import Condition
 
 _MAX_EVENTS = 15
@@ -34,12 +36,19 @@ def job_details(
     processes: Sequence[ProcessRecord],
     events: Sequence[JobEvent],
     now: datetime | None = None,
+    checkpoints: Sequence[CheckpointSummary] = (),
 ) -> list[RenderableType]:
-    """Return the sections from top to bottom; empty ones are omitted."""
+    """Return the sections from top to bottom; empty ones are omitted.
+
+    Args:
+        checkpoints: Checkpoints of a run on this machine.
+    """
     at = now or datetime.now(UTC)
     parts: list[RenderableType] = [_header(record, at)]
     if processes:
         parts += [_heading("Processes"), Padding(process_table(processes, at), _INDENT)]
+    if checkpoints:
+        parts += [_heading("Checkpoints"), Padding(_checkpoints(checkpoints, at), _INDENT)]
     if record.status.conditions:
         parts += [_heading("Conditions"), Padding(_conditions(record.status.conditions, at), _INDENT)]
     if events:
@@ -115,6 +124,18 @@ def _result(record: JobRecord) -> str | None:
     if location is None:
         return None
     return f"{location.path} in claim {location.claim_name}" if location.claim_name else location.path
+
+
+def _checkpoints(checkpoints: Sequence[CheckpointSummary], now: datetime) -> Table:
+    rows = new_table(["STEP", "SIZE", "AGE", "PINNED"])
+    for checkpoint in checkpoints:
+        rows.add_row(
+            str(checkpoint.step),
+            format_bytes(checkpoint.size_bytes),
+            format_age(checkpoint.created, now),
+            "yes" if checkpoint.is_pinned else "",
+        )
+    return rows
 
 
 def _conditions(conditions: Iterable[Condition], now: datetime) -> Table:

@@ -11,6 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from uuid import uuid4
 
+from kubealign.checkpoint_pins import PINS_FOLDER
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.lock import RunLock
 
@@ -80,7 +81,7 @@ class RunDirectory:
         """Create the folders, accessible to their owner only: samples, weights and logs are private too."""
         self.root.parent.mkdir(parents=True, exist_ok=True)
         self.root.mkdir(mode=0o700, exist_ok=True)
-        for folder in (self.logs, self.checkpoints):
+        for folder in (self.logs, self.checkpoints, self.root / PINS_FOLDER):
             folder.mkdir(exist_ok=True)
         for folder in (self.settings, self.tls, self.nats, self.redis):
             folder.mkdir(mode=0o700, exist_ok=True)

@@ -10,7 +10,7 @@ fence is claimed once, by conditional creation: two run directories that continu
 the same next number, and only one of them gets it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -170,15 +170,20 @@ class RemoteRun:
         """Download a published folder into an empty one. See `download_folder`."""
         return await download_folder(self._bucket, folder, into)
 
-    async def remove_old(self, kind: str, retention: RetentionPolicy, claim: RemoteClaim) -> None:
+    async def remove_old(
+        self, kind: str, retention: RetentionPolicy, claim: RemoteClaim, pinned: Container[int] = ()
+    ) -> None:
         """Delete the folders of a kind that the policy does not keep, and those that drivers up to this one
         have left incomplete. Folders of higher fences stay.
 
         Must not be called while this driver uploads to a folder of the kind. Raises StaleFence, AddressTaken.
+
+        Args:
+            pinned: Steps whose complete folders stay.
         """
         await self.check_claim(claim)
         scores = {name: _score(labels) for name, labels in (await self._published_labels(kind)).items()}
-        remaining = retention.retained(scores)
+        remaining = retention.retained(scores) | {name for name in scores if name.step in pinned}
         for name in await self._names(kind):
             if name not in remaining and name.fence <= claim.fence:
                 await delete_folder(self._bucket, f"{kind}/{name.text}")

@@ -1,8 +1,8 @@
 """Files of a run directory that a copy of a checkpoint needs, and the restoration of a run directory from it.
 
 Besides the checkpoint these are the starts of the fences, the history of the trained prompts, the record of
-a parent and the rows of the current round: with them the job goes on as if its run directory had never been
-lost. Metrics, samples, logs and the prepared data are not copied; the data is prepared again.
+a parent, the pins and the rows of the current round: with them the job goes on as if its run directory had
+never been lost. Metrics, samples, logs and the prepared data are not copied; the data is prepared again.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from kubealign.checkpoint_pins import pin_files
 from kubealign_services.checkpoints.draft_folders import make_draft
 from kubealign_services.checkpoints.durable_files import create_file, fsync_path, replace_file
 from kubealign_services.checkpoints.fence import FENCES_FOLDER
@@ -121,8 +122,9 @@ def _move_into_place(run_dir: Path, draft: Path, name: CheckpointName, latest_fe
 
 
 def _small_files(run_dir: Path) -> list[Path]:
-    """Return the starts of the fences, the history and the record of a parent."""
+    """Return the starts of the fences, the history, the record of a parent and the pins."""
     candidates = [run_dir / UNRECORDED_HISTORY_FILE, run_dir / _PARENT_FILE]
     candidates += sorted((run_dir / FENCES_FOLDER).glob("*.json"))
     candidates += sorted((run_dir / HISTORY_FOLDER).glob("*.jsonl"))
+    candidates += pin_files(run_dir)
     return [path for path in candidates if path.is_file()]

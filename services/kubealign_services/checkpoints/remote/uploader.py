@@ -9,13 +9,14 @@ as the job does.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from kubealign.backoff import restart_backoff
+from kubealign.checkpoint_pins import pinned_steps
 from kubealign.object_storage.errors import StorageError
 from kubealign.object_storage.folders import FolderFile
 from kubealign.object_storage.results import result_name
@@ -271,12 +272,13 @@ class CheckpointUploader:
                 "seconds": seconds,
             },
         )
-        await self._remove_old(CHECKPOINTS, self._retention)
+        pinned = await asyncio.to_thread(pinned_steps, self._run_dir)
+        await self._remove_old(CHECKPOINTS, self._retention, pinned)
 
-    async def _remove_old(self, kind: str, retention: RetentionPolicy) -> None:
+    async def _remove_old(self, kind: str, retention: RetentionPolicy, pinned: Container[int] = ()) -> None:
         """Delete old copies. A failure leaves them for the next upload. Raises StaleFence, AddressTaken."""
         try:
-            await self._remote.remove_old(kind, retention, self._current_claim)
+            await self._remote.remove_old(kind, retention, self._current_claim, pinned)
         except StorageError as error:
             log.warning("old copies could not be deleted", extra={"kind": kind, "cause": str(error)})
 

@@ -1,5 +1,6 @@
 """Checkpoint store: checkpoints are complete or absent, whatever happens in between."""
 
+import fcntl
 import math
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kubealign.checkpoint_pins import PINS_FOLDER
 from kubealign.spec.sections.lifecycle import KeepBest
 from kubealign_services.checkpoints import store as store_module
 from kubealign_services.checkpoints.fence import Fence, StaleFence, acquire_fence
@@ -307,3 +309,44 @@ def test_crash_anywhere_leaves_a_complete_checkpoint(survived: int, keep: int) -
 def test_keep_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
         open_store(tmp_path, keep=0)
+
+
+def test_a_pinned_checkpoint_stays_until_it_is_unpinned(tmp_path: Path) -> None:
+    store = open_store(tmp_path, keep=1)
+    commit(store, 1)
+    pin = tmp_path / PINS_FOLDER / "1"
+    pin.parent.mkdir()
+    pin.touch()
+    commit(store, 2)
+    commit(store, 3)
+    assert [int(name.split("-")[1]) for name in names(tmp_path)] == [1, 3]
+    # A later driver that does not continue the pinned checkpoint leaves it alone too.
+    later = open_store(tmp_path, keep=1, fence=2)
+    commit(later, 1)
+    commit(later, 2)
+    checkpoints = {path.name for path in (tmp_path / "commits").glob("step-*")}
+    assert checkpoints == {"step-00000001-fence-1", "step-00000001-fence-2", "step-00000002-fence-2"}
+    pin.unlink()
+    commit(later, 3)
+    assert [path.name for path in (tmp_path / "commits").glob("step-*")] == ["step-00000003-fence-2"]
+
+
+def test_checkpoints_are_not_removed_while_a_pin_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path, keep=1)
+    commit(store, 1)
+    (tmp_path / PINS_FOLDER).mkdir()
+    real = os.rename
+    locked = []
+
+    def rename(source: Path, target: Path) -> None:
+        if ".removing-" in str(target):
+            with (tmp_path / PINS_FOLDER / ".lock").open() as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked.append(source)
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    commit(store, 2)
+    assert len(locked) == 1

@@ -150,13 +150,21 @@ async def get(ctx: CommandContext, jobs: JobNames, output: Output = OutputFormat
 
 @backend_command
 async def describe(ctx: CommandContext, jobs: JobNames) -> None:
-    """Describe jobs: status, processes, conditions, events and spec."""
+    """Describe jobs: status, processes, conditions, events and spec; on this machine also checkpoints."""
     from rich.rule import Rule
 
     from kubealign.cli.views.job_details import job_details
+    from kubealign.local.checkpoints import list_checkpoints
+    from kubealign.local.runner.admission import run_directory
 
     for index, name in enumerate(jobs):
         ref = await ctx.ref(name)
         record = await ctx.backend.get(ref)
-        parts = job_details(record, await ctx.backend.processes(ref), await ctx.backend.events(ref))
+        folder = ctx.target.runs_folder if ctx.backend.kind == "local" else None
+        parts = job_details(
+            record,
+            await ctx.backend.processes(ref),
+            await ctx.backend.events(ref),
+            checkpoints=[] if folder is None else list_checkpoints(run_directory(folder, name)),
+        )
         show(ctx.console, *([Rule(style="dim")] if index else []), *parts)
