@@ -114,6 +114,7 @@ FREE_WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("checkpoint.keep", {"checkpoint": {"keep": 5}}),
     ("checkpoint.keepBest", {"checkpoint": {"keepBest": {"metric": "val/reward/mean"}}}),
     ("checkpoint.keepBest", {"checkpoint": {"keepBest": {"metric": "val/reward/mean", "count": 2}}}),
+    ("checkpoint.keepEverySteps", {"checkpoint": {"keepEverySteps": 100}}),
     ("checkpoint.recordBatches", {"checkpoint": {"recordBatches": True}}),
     ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),
     ("lifecycle.gracePeriodSeconds", {"lifecycle": {"gracePeriodSeconds": 1}}),

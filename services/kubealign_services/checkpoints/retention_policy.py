@@ -1,7 +1,9 @@
-"""Rule by which checkpoints stay: the newest, and the best by a validation metric. Pure."""
+"""Rule by which checkpoints stay: the newest, the best by a validation metric, and one every so many steps.
+Pure.
+"""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -17,10 +19,12 @@ class RetentionPolicy:
     Args:
         keep: Number of newest checkpoints, at least 1.
         best: Further ones that stay because of their validation metric; None: none.
+        every_steps: The newest of each step that is a multiple of this number stays; None: none of them.
     """
 
     keep: int
     best: KeepBest | None = None
+    every_steps: int | None = None
 
     def __post_init__(self) -> None:
         if self.keep < 1:
@@ -29,7 +33,7 @@ class RetentionPolicy:
     @classmethod
     def of(cls, spec: Checkpoint) -> Self:
         """Return the policy of a job."""
-        return cls(spec.keep, spec.keep_best)
+        return cls(spec.keep, spec.keep_best, spec.keep_every_steps)
 
     def score(self, driver_state: Mapping[str, object]) -> float | None:
         """Return the value by which a checkpoint with this driver state is compared; higher is better.
@@ -44,13 +48,14 @@ class RetentionPolicy:
             return None
         return float(value) if self.best.order is MetricOrder.HIGHEST else -float(value)
 
-    def retained(self, scores: Mapping[T, float | None]) -> set[T]:
+    def retained(self, scores: Mapping[T, float | None], step_of: Callable[[T], int]) -> set[T]:
         """Return the checkpoints that stay.
 
         Args:
             scores: Checkpoint -> value of `score`, oldest first.
+            step_of: Returns the step of a checkpoint.
         """
-        return set([*scores][-self.keep :]) | set(self._best(scores))
+        return set([*scores][-self.keep :]) | set(self._best(scores)) | set(self._spaced(scores, step_of))
 
     def is_among_best(self, score: float, others: Sequence[float | None]) -> bool:
         """Return True if a new checkpoint with this score would be one of the best beside the others.
@@ -61,6 +66,12 @@ class RetentionPolicy:
             return False
         better = [other for other in others if other is not None and other >= score]
         return len(better) < self.best.count
+
+    def _spaced(self, checkpoints: Iterable[T], step_of: Callable[[T], int]) -> Iterable[T]:
+        if self.every_steps is None:
+            return ()
+        newest_of_step = {step_of(checkpoint): checkpoint for checkpoint in checkpoints}
+        return [newest_of_step[step] for step in newest_of_step if step % self.every_steps == 0]
 
     def _best(self, scores: Mapping[T, float | None]) -> list[T]:
         if self.best is None:

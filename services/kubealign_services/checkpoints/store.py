@@ -241,7 +241,7 @@ class CheckpointStore:
 
     def _prune(self) -> None:
         # Only renamed here: a crash during the removal must not leave a folder that looks like a checkpoint.
-        remaining = self._retention.retained(self._lineage_scores())
+        remaining = self._retention.retained(self._lineage_scores(), _step_of)
         with pins_lock(self._fence.run_dir):
             pinned = pinned_steps(self._fence.run_dir)
             for name in _list_checkpoints(self._directory):
@@ -310,6 +310,12 @@ class CheckpointName(NamedTuple):
     def age(self) -> tuple[int, int, int]:
         """Order of the checkpoints of all drivers: a higher fence is newer, also at a lower step."""
         return self.fence, self.step, self.attempt
+
+
+def _step_of(checkpoint: Path) -> int:
+    name = CheckpointName.parse(checkpoint.name)
+    assert name is not None, f"{checkpoint} is no checkpoint"
+    return name.step
 
 
 def _list_checkpoints(directory: Path) -> list[CheckpointName]:

@@ -104,6 +104,12 @@ class Checkpoint(SpecModel):
         description="Also keep the best checkpoints by a validation metric; needs validation.everySteps. "
         "null: the newest alone.",
     )
+    keep_every_steps: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="Also keep the checkpoints whose step is a multiple of this number; null: none of them.",
+    )
     volume: RunsVolume | None = Field(
         None,
         description="In a cluster: the volume for run directories. On one machine: unused, checkpoints "

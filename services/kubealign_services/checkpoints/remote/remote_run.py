@@ -183,7 +183,8 @@ class RemoteRun:
         """
         await self.check_claim(claim)
         scores = {name: _score(labels) for name, labels in (await self._published_labels(kind)).items()}
-        remaining = retention.retained(scores) | {name for name in scores if name.step in pinned}
+        remaining = retention.retained(scores, lambda name: name.step)
+        remaining |= {name for name in scores if name.step in pinned}
         for name in await self._names(kind):
             if name not in remaining and name.fence <= claim.fence:
                 await delete_folder(self._bucket, f"{kind}/{name.text}")

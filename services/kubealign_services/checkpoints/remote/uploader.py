@@ -238,11 +238,14 @@ class CheckpointUploader:
         return any(other.age > checkpoint.age for other in self._waiting)
 
     def _add_waiting(self, checkpoint: StoredCheckpoint) -> None:
-        """Let a checkpoint wait for its upload; of all that wait the newest stays, and the best."""
+        """Let a checkpoint wait for its upload; of all that wait the newest stays, the best, and those of
+        checkpoint.keepEverySteps.
+        """
         others = [other for other in self._waiting if other.path != checkpoint.path]
         waiting = sorted([*others, checkpoint], key=lambda other: other.age)
         scores = {other.path: self._retention.score(other.manifest.driver_state) for other in waiting}
-        stay = replace(self._retention, keep=1).retained(scores)
+        steps = {other.path: other.manifest.step for other in waiting}
+        stay = replace(self._retention, keep=1).retained(scores, steps.__getitem__)
         self._waiting = [other for other in waiting if other.path in stay]
 
     async def _upload(self, checkpoint: StoredCheckpoint, uploaded: dict[str, FolderFile]) -> None:

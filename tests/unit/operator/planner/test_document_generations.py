@@ -22,6 +22,7 @@ CHANGES: dict[str, Any] = {
     "spec.checkpoint.everySteps": 7,
     "spec.checkpoint.keep": 5,
     "spec.checkpoint.keepBest": {"metric": "val/reward/mean"},
+    "spec.checkpoint.keepEverySteps": 100,
     "spec.checkpoint.recordBatches": True,
     "spec.lifecycle.gracePeriodSeconds": 90.0,
     "spec.lifecycle.maxFailedGroups": 3,

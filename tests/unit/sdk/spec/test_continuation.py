@@ -43,6 +43,7 @@ def test_what_may_change_while_the_job_is_suspended_continues_copies_and_prepare
         "spec.checkpoint.everySteps": 7,
         "spec.checkpoint.keep": 5,
         "spec.checkpoint.keepBest": {"metric": "val/reward/mean"},
+        "spec.checkpoint.keepEverySteps": 100,
         "spec.checkpoint.recordBatches": True,
         "spec.lifecycle.gracePeriodSeconds": 90.0,
         "spec.lifecycle.maxFailedGroups": 3,

@@ -1,6 +1,7 @@
 """Retention of checkpoints: the newest and the best, against a slow search."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -29,6 +30,7 @@ def test_the_policy_of_a_job() -> None:
     chosen = RetentionPolicy.of(spec)
     assert (chosen.keep, chosen.best) == (3, spec.keep_best)
     assert RetentionPolicy.of(Checkpoint()) == RetentionPolicy(2)
+    assert RetentionPolicy.of(Checkpoint.model_validate({"keepEverySteps": 9})) == RetentionPolicy(2, None, 9)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_the_score_of_a_checkpoint(driver_state: dict[str, Any], expected: float
 @given(scores=_SCORES, keep=st.integers(1, 3), count=st.integers(1, 3))
 def test_what_stays(scores: list[float | None], keep: int, count: int) -> None:
     table = dict(enumerate(scores))
-    stays = policy(keep=keep, count=count).retained(table)
+    stays = policy(keep=keep, count=count).retained(table, int)
     newest = set(range(max(0, len(scores) - keep), len(scores)))
     scored = [step for step, score in table.items() if score is not None]
     # The choice of `count` scored checkpoints with the highest sum; on a tie the one with earlier steps.
@@ -63,10 +65,20 @@ def test_what_stays(scores: list[float | None], keep: int, count: int) -> None:
     assert stays == newest | set(best)
 
 
+def test_the_newest_checkpoint_of_each_multiple_stays_beside_the_others() -> None:
+    # Step 4 was committed twice, by two drivers; the second is the newer.
+    steps = {"a": 2, "b": 3, "c": 4, "d": 4, "e": 6, "f": 7, "g": 9}
+    scores: dict[str, float | None] = dict.fromkeys(steps) | {"b": 0.5}
+    every_second = replace(policy(), every_steps=2)
+    assert every_second.retained(scores, steps.__getitem__) == {"a", "b", "d", "e", "g"}
+    assert RetentionPolicy(1, every_steps=3).retained(scores, steps.__getitem__) == {"b", "e", "g"}
+    assert RetentionPolicy(1, every_steps=10).retained(scores, steps.__getitem__) == {"g"}
+
+
 @given(scores=_SCORES, score=st.sampled_from([-1.0, 0.0, 0.5, 1.0]), count=st.integers(1, 3))
 def test_a_checkpoint_is_among_the_best_if_it_would_stay(
     scores: list[float | None], score: float, count: int
 ) -> None:
     new, later = len(scores), len(scores) + 1
-    stays = policy(count=count).retained({**dict(enumerate(scores)), new: score, later: None})
+    stays = policy(count=count).retained({**dict(enumerate(scores)), new: score, later: None}, int)
     assert policy(count=count).is_among_best(score, scores) is (new in stays)

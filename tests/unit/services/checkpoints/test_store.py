@@ -331,6 +331,14 @@ def test_a_pinned_checkpoint_stays_until_it_is_unpinned(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "commits").glob("step-*")] == ["step-00000003-fence-2"]
 
 
+def test_checkpoints_of_multiples_stay(tmp_path: Path) -> None:
+    fence = Fence(tmp_path, 1)
+    store = CheckpointStore(fence, record_start(fence, 0), RetentionPolicy(1, every_steps=3))
+    for step in range(1, 9):
+        commit(store, step)
+    assert [int(name.split("-")[1]) for name in names(tmp_path)] == [3, 6, 8]
+
+
 def test_checkpoints_are_not_removed_while_a_pin_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
