@@ -17,8 +17,8 @@ from kubealign.client.results.model_loader import Result, load_result
 from kubealign.client.submission import Document, DocumentSource, parse_submission, to_document
 from kubealign.client.wait import has_reached, parse_phase, timeout_message
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
+from kubealign.spec.changes.fork import fork_job
 from kubealign.spec.errors import SpecErrors
-from kubealign.spec.fork import fork_job
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.differences import field_differences
+from kubealign.spec.changes.differences import field_differences
 from kubealign.spec.held_out_rows import HeldOutRows
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.data.errors import DataError

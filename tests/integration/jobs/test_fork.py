@@ -11,7 +11,7 @@ import pytest
 from kubealign.client.async_client import AsyncAlignmentClient
 from kubealign.client.errors import JobInvalid
 from kubealign.client.submission import to_document
-from kubealign.spec.fork import fork_job
+from kubealign.spec.changes.fork import fork_job
 from kubealign_services.checkpoints.history import read_history
 from support.running import RunningJobs
 from support.tiny_jobs import sft_job, write_jobs

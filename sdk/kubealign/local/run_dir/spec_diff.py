@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kubealign.local.errors import RunRefused
-from kubealign.spec.differences import field_differences
+from kubealign.spec.changes.differences import field_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import LENGTH_FIELDS, MUTABLE_BETWEEN_RUNS
 from kubealign.spec.sections.rollout import Rollout

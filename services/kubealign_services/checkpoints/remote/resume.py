@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 
 from kubealign.object_storage.errors import ObjectCorrupted, ObjectMissing
-from kubealign.spec.continuation import continuation_differences
+from kubealign.spec.changes.continuation import continuation_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.remote.remote_run import CHECKPOINTS, AddressTaken, RemoteRun
 from kubealign_services.checkpoints.remote.run_files import restore_run, run_id

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kubealign.spec.continuation import continuation_differences
-from kubealign.spec.differences import field_differences
+from kubealign.spec.changes.continuation import continuation_differences
+from kubealign.spec.changes.differences import field_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 from kubealign_services.checkpoints.fence import Fence

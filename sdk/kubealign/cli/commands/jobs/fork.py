@@ -42,7 +42,7 @@ async def fork(
     such as the model, the data, the adapter or the algorithm.
     """
     from kubealign.client.submission import to_document
-    from kubealign.spec.fork import fork_job
+    from kubealign.spec.changes.fork import fork_job
 
     record = await ctx.backend.get(await ctx.ref(run))
     forked = fork_job(record.resource, name, at, set_)

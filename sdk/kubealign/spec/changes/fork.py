@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kubealign.spec.continuation import continuation_problems, continuation_reason
-from kubealign.spec.differences import FieldDifference, field_differences
+from kubealign.spec.changes.continuation import continuation_problems, continuation_reason
+from kubealign.spec.changes.differences import FieldDifference, field_differences
 from kubealign.spec.errors import SpecError, SpecErrors, format_value
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.loader import job_from_document

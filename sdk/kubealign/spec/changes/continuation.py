@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kubealign.spec.differences import FieldDifference, field_differences
+from kubealign.spec.changes.differences import FieldDifference, field_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.training import Trainer
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.continuation import continuation_differences
+from kubealign.spec.changes.continuation import continuation_differences
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import MUTABLE_DOCUMENT_FIELDS
 from kubealign_services.data.preparation import preparation_inputs

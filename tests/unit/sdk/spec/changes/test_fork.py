@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from kubealign.spec.changes.fork import CHANGES_ANNOTATION, ForkedJob, fork_job
 from kubealign.spec.errors import SpecErrors
-from kubealign.spec.fork import CHANGES_ANNOTATION, ForkedJob, fork_job
 from kubealign.spec.loading.loader import job_from_document
 from support.bad_specs import whole_job
 

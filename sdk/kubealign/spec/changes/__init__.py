@@ -1,0 +1,1 @@
+"""Changes of a job: differences of two specs, jobs that continue a checkpoint, and forks."""
