@@ -34,8 +34,9 @@ MUTABLE_BETWEEN_RUNS = (
 #: `*` stands for the algorithm.
 LENGTH_FIELDS = ("spec.maxSteps", "spec.algorithm.*.maxEpochs")
 
-#: Fields that may change at any time in a cluster, because only the operator reads them. The roles read all
-#: other fields from the job's document, so changes there would have no effect on what runs.
+#: Fields that may change at any time in a cluster, because the operator acts on them. The roles read all
+#: other fields from the job's document, so changes there would have no effect on what runs. Scorers read
+#: their `replicas` from it too, but only for the size of their pulls, which keeps its first value.
 MUTABLE_IN_CLUSTER = (
     "spec.suspend",
     "spec.rollout.replicas",

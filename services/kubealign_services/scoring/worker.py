@@ -8,7 +8,8 @@ with the cause.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from opentelemetry.trace import Span
@@ -43,7 +44,7 @@ class ScoreWorker:
     `purposes`.
 
     Each rollout is delivered to one of the workers. If that worker ends before the acknowledgement, the bus
-    delivers the rollout to another one.
+    delivers the rollout to another one: at once if the worker was cancelled before it had the score.
 
     `running`: rollouts in progress.
 
@@ -94,7 +95,10 @@ class ScoreWorker:
             while True:
                 deliveries = await self._gather()
                 self.running += len(deliveries)
-                async with extend_ack_deadline(deliveries, self._bus.ack_wait):
+                async with (
+                    _returned_when_cancelled(deliveries),
+                    extend_ack_deadline(deliveries, self._bus.ack_wait),
+                ):
                     scores = await self._score(deliveries)
                     if settling is not None:
                         await settling
@@ -129,8 +133,9 @@ class ScoreWorker:
         left = self._pull_count - len(deliveries)
         pause = min(_GATHERING_CALLS * self._call_seconds, _MAX_GATHERING_SECONDS)
         if deliveries and left and pause:
-            await asyncio.sleep(pause)
-            deliveries += await self._bus.pull("rollouts", self._consumer, left, 0.0)
+            async with _returned_when_cancelled(deliveries):
+                await asyncio.sleep(pause)
+                deliveries += await self._bus.pull("rollouts", self._consumer, left, 0.0)
         return deliveries
 
     async def _publish(self, score: scoring_pb2.Score) -> None:
@@ -199,6 +204,19 @@ class ScoreWorker:
             if score.error:
                 mark_failed(span, "FailedScore")
         return scores
+
+
+@asynccontextmanager
+async def _returned_when_cancelled(deliveries: Sequence[Delivery]) -> AsyncIterator[None]:
+    """Return the deliveries to the bus if the block is cancelled: another worker need not wait for them until
+    their acknowledgement deadline.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        # Some may have been rejected, or the connection lost: the deadline covers what cannot be returned.
+        await asyncio.gather(*(delivery.retry() for delivery in deliveries), return_exceptions=True)
+        raise
 
 
 def empty_score(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring_pb2.Score:

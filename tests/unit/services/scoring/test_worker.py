@@ -255,6 +255,66 @@ async def test_replicas_share_the_waiting_rollouts() -> None:
     assert sorted(result) == sorted(survivor.samples) == list(range(MAX_PULL_COUNT))
 
 
+class _Gathering(MemoryBus):
+    """A bus on which a worker waits for ever for the rollouts that follow the first ones.
+
+    Its acknowledgement wait outlasts the test.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ack_wait=10 * _SECONDS)
+        self.gathers = asyncio.Event()
+
+    async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
+        if subject == "rollouts" and not timeout:
+            self.gathers.set()
+            await asyncio.Event().wait()
+        return await super().pull(subject, consumer, count, timeout)
+
+    async def add(self, samples: Sequence[int]) -> None:
+        for sample in samples:
+            rollout = rollout_pb2.Rollout(fence=1, group_id="0/1", sample=sample, purpose="train")
+            await self.publish("rollouts", rollout.SerializeToString(), str(sample))
+
+    async def redelivered(self) -> list[tuple[int, int]]:
+        """Return the sample and the number of deliveries of each rollout that can be pulled now."""
+        deliveries = await self.pull("rollouts", "reward-even", _SAMPLES, 1.0)
+        return sorted((rollout_pb2.Rollout.FromString(each.data).sample, each.attempt) for each in deliveries)
+
+
+async def test_a_worker_that_leaves_returns_the_rollouts_that_it_scores() -> None:
+    bus, scorer = _Gathering(), _HeldScorer(asyncio.Event())
+    await bus.add(range(_SAMPLES))
+    worker = ScoreWorker(bus, "reward-even", frozenset({"train"}), scorer, _SAMPLES)
+    task = asyncio.create_task(worker.run())
+    async with asyncio.timeout(_SECONDS):
+        await scorer.called.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await bus.redelivered() == [(sample, 2) for sample in range(_SAMPLES)]
+        assert await bus.pull("scores", "driver", 1, 0.0) == []
+
+
+async def test_a_worker_that_leaves_returns_the_rollouts_that_it_gathers() -> None:
+    """A worker gathers after its first call, whose rollout is settled and not returned."""
+    release = asyncio.Event()
+    bus, scorer = _Gathering(), _HeldScorer(release)
+    release.set()
+    await bus.add([0])
+    worker = ScoreWorker(bus, "reward-even", frozenset({"train"}), scorer)
+    task = asyncio.create_task(worker.run())
+    async with asyncio.timeout(_SECONDS):
+        assert len(await bus.pull("scores", "driver", 1, _SECONDS)) == 1
+        await bus.add(range(1, _SAMPLES))
+        await bus.gathers.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        deliveries = await bus.redelivered()
+    # The worker had the first of them; the others arrived while it gathered.
+    assert deliveries == [(1, 2), *((sample, 1) for sample in range(2, _SAMPLES))]
+    assert scorer.samples == [0]
+
+
 async def test_spans_of_unscored_rollouts_are_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check rollouts of three steps, of which one is refused and one has a score with an error."""
     recorder, bus = record_spans(monkeypatch), MemoryBus()
