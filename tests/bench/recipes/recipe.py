@@ -133,8 +133,11 @@ RECIPES = {
             peer_name="TRL 1.12",
             peer_environment="trl-ppo",
             needs={"REWARD_MODEL": "reward-model"},
-            remark="In twelve steps neither side moves the reward of held-out prompts by more than one "
-            "validation differs from the next. This budget is too small to tell which side learns better.",
+            remark="On both sides the reward of held-out prompts is higher at steps 4, 8 and 12 than at the "
+            "start. Validations of one run differ by up to 0.23 from the next, so two runs do not tell which "
+            "side learns better. TRL's tokenizer needs a padding token of its own: SmolLM2's is also the end "
+            "of a turn, and TRL's trainer hides each padding token from the models. With it the reward "
+            "of held-out prompts fell to 0.17.",
         ),
         Recipe(
             "rloo",

@@ -19,7 +19,7 @@ _MICROBATCH = 4
 
 
 def train(options: RunOptions) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(options.model)
+    tokenizer = _tokenizer(options)
     policy, reference = _causal_model(options), _causal_model(options)
     rows = read_rows(options.data / "prompts.jsonl")
     held_out_rows = read_rows(options.data / "held_prompts.jsonl")
@@ -72,6 +72,17 @@ def train(options: RunOptions) -> None:
         )
     )
     trainer.train()
+
+
+def _tokenizer(options: RunOptions) -> Any:
+    """Return the tokenizer with what TRL's trainer takes for granted: prompts padded on the left, and padding
+    that is no token of a conversation, since it hides each token that equals the padding.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(options.model, padding_side="left")
+    tokenizer.pad_token = tokenizer.unk_token
+    if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
+        raise ValueError(f"{options.model}: the tokenizer has no token for padding besides its end token")
+    return tokenizer
 
 
 def _causal_model(options: RunOptions) -> Any:
