@@ -88,3 +88,14 @@ def with_steps(batch: Batch, rewards: dict[tuple[int, int], float]) -> Batch:
         ends[spans[sequence][index]] = 1
     batch.token_columns |= {"turn_rewards": column, "turn_ends": ends}
     return batch
+
+
+def with_random_steps(batch: Batch, generator: torch.Generator) -> Batch:
+    """Add step rewards at some of the response tokens."""
+    rewards = {
+        (sequence, index): float(torch.randn((), generator=generator))
+        for sequence, span in enumerate(slow_spans(batch))
+        for index in range(len(span))
+        if float(torch.rand((), generator=generator)) < 0.6
+    }
+    return with_steps(batch, rewards)

@@ -40,7 +40,7 @@ def immutability_rules(
             yield CelRule(rule, _ZERO_WORKERS_MESSAGE, field_path=here)
         if path in MUTABLE_IN_CLUSTER:
             continue
-        if _has_mutable_entries(path):
+        if _has_mutable_fields(f"{path}[]"):
             entries = f"{here}.map(entry, entry.{_ENTRY_KEY})"
             yield CelRule(f"{prefix}self{entries} == oldSelf{entries}", _IMMUTABLE_MESSAGE, field_path=here)
             continue
@@ -83,10 +83,6 @@ def entry_immutability_rules() -> dict[type[BaseModel], list[CelRule]]:
             if below != _ENTRY_KEY and f"{path}.{below}" not in MUTABLE_IN_CLUSTER
         ]
     return rules
-
-
-def _has_mutable_entries(path: str) -> bool:
-    return any(free.startswith(f"{path}[].") for free in MUTABLE_IN_CLUSTER)
 
 
 def _has_mutable_fields(path: str) -> bool:

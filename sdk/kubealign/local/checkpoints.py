@@ -48,9 +48,8 @@ def pin_checkpoint(run: RunDirectory, step: int) -> None:
     folder = run.root / PINS_FOLDER
     folder.mkdir(exist_ok=True)
     with pins_lock(run.root):
-        steps = run.checkpoint_steps()
-        if step not in steps:
-            available = f"those of {', '.join(map(str, steps))}" if steps else "none"
+        if step not in run.checkpoint_steps():
+            available = run.describe_checkpoints()
             raise RunRefused(f"--at {step}: {run.root} has no checkpoint of step {step}; it has {available}")
         (folder / str(step)).write_text("\n")
 

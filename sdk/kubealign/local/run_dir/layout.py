@@ -119,6 +119,11 @@ class RunDirectory:
         matches = (_CHECKPOINT_NAME.match(name) for name in names)
         return sorted({int(match[1]) for match in matches if match is not None})
 
+    def describe_checkpoints(self) -> str:
+        """Return the steps of the checkpoints in words, for errors: "those of 2, 4", or "none"."""
+        steps = self.checkpoint_steps()
+        return f"those of {', '.join(map(str, steps))}" if steps else "none"
+
     def newest_checkpoint_step(self) -> int:
         """Return the highest step of a checkpoint, whether intact or not; 0: there is none."""
         return max(self.checkpoint_steps(), default=0)

@@ -124,9 +124,8 @@ def parent_step_problem(job: AlignmentJob, runs_dir: Path) -> str | None:
     is_active = derive_phase(read_run_facts(parent)).phase in _ACTIVE_PHASES
     if source.step in steps or (is_active and source.step > max(steps, default=0)):
         return None
-    available = f"those of {', '.join(map(str, steps))}" if steps else "none"
     missing = f"{parent.root} has no checkpoint of step {source.step}"
-    return f"spec.checkpoint.from.step: {missing}; it has {available}"
+    return f"spec.checkpoint.from.step: {missing}; it has {parent.describe_checkpoints()}"
 
 
 async def wait_for_dependencies(job: AlignmentJob, runs_dir: Path, stop: asyncio.Event) -> bool:

@@ -5,13 +5,12 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from kubealign.spec.algorithms.kl import KL, KLPlacement, kl_in_loss
-from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec, require_token_ratio
+from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, StepCreditSpec, require_token_ratio
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
     AdvantageScale,
     Clip,
-    CreditAssignment,
     DynamicSamplingSpec,
     LossAggregation,
     RatioLevel,
@@ -22,7 +21,7 @@ from kubealign.spec.base import MAX_INT32, field_errors
 _GROUP_NORMALIZATION = AdvantageNormalization(center=AdvantageCenter.GROUP, scale=AdvantageScale.GROUP)
 
 
-class GroupRelativeSpec(OnPolicySpec):
+class GroupRelativeSpec(StepCreditSpec):
     """Fields of algorithms that sample a group of responses for each prompt."""
 
     token_baseline: ClassVar[bool] = True
@@ -44,15 +43,6 @@ class GroupRelativeSpec(OnPolicySpec):
     dynamic_sampling: DynamicSamplingSpec | None = Field(
         None, description="Replacement of groups whose samples all have the same reward; null: train on them."
     )
-    credit: CreditAssignment = Field(
-        CreditAssignment.RESPONSE,
-        description="Tokens that a reward credits; Steps needs rewards of steps or turns.",
-    )
-
-    @property
-    def credits_steps(self) -> bool:
-        """True where tokens have the advantages of steps."""
-        return self.credit is CreditAssignment.STEPS
 
     @model_validator(mode="after")
     def _steps_of_groups(self) -> "GroupRelativeSpec":

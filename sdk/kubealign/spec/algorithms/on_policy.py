@@ -11,6 +11,7 @@ from kubealign.spec.algorithms.policy_loss import (
     AdvantageNormalization,
     AdvantageScale,
     Clip,
+    CreditAssignment,
     ImportanceCorrection,
     LossAggregation,
     OffPolicyMask,
@@ -158,6 +159,20 @@ class OnPolicySpec(OnlineSpec):
                 ),
             )
         return self
+
+
+class StepCreditSpec(OnPolicySpec):
+    """Field of algorithms that credit responses, or their steps."""
+
+    credit: CreditAssignment = Field(
+        CreditAssignment.RESPONSE,
+        description="Tokens that a reward credits; Steps needs rewards of steps or turns.",
+    )
+
+    @property
+    def credits_steps(self) -> bool:
+        """True where the steps that end at a token or later are credited to it."""
+        return self.credit is CreditAssignment.STEPS
 
 
 class ClippedRatioSpec(OnPolicySpec):

@@ -5,12 +5,16 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from kubealign.spec.algorithms.kl import KL, KLPlacement, kl_in_reward
-from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec, require_token_ratio
+from kubealign.spec.algorithms.on_policy import (
+    ClippedRatioSpec,
+    OnPolicySpec,
+    StepCreditSpec,
+    require_token_ratio,
+)
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
     AdvantageScale,
-    CreditAssignment,
     LossAggregation,
     RatioLevel,
 )
@@ -35,7 +39,7 @@ class ReinforceSpec(OnPolicySpec):
     )
 
 
-class ReinforcePlusPlusSpec(ClippedRatioSpec):
+class ReinforcePlusPlusSpec(StepCreditSpec, ClippedRatioSpec):
     """REINFORCE++ (Hu et al. 2025): PPO's loss without a critic, with advantages normalised over the step.
 
     With advantage.center Group this is the variant with a baseline.
@@ -52,15 +56,6 @@ class ReinforcePlusPlusSpec(ClippedRatioSpec):
     )
     kl: KL = Field(kl_in_reward(0.01), description="KL penalty towards the reference policy.")
     gamma: Fraction = Field(1.0, description="Discount factor per token.")
-    credit: CreditAssignment = Field(
-        CreditAssignment.RESPONSE,
-        description="Tokens that a reward credits; Steps needs rewards of steps or turns.",
-    )
-
-    @property
-    def credits_steps(self) -> bool:
-        """True where the return of a token has the rewards of the steps that end at it or later."""
-        return self.credit is CreditAssignment.STEPS
 
     @model_validator(mode="after")
     def _returns_of_steps(self) -> "ReinforcePlusPlusSpec":

@@ -3,12 +3,13 @@
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.advantages.gae import gae, last_response_tokens, length_adaptive_lambda
+from kubealign_services.algorithms.advantages.gae import gae, length_adaptive_lambda
 from kubealign_services.algorithms.advantages.normalization import normalize
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics, masked_mean
+from kubealign_services.algorithms.advantages.token_rewards import place_rewards
 from kubealign_services.algorithms.losses.value_objective import ValueObjective, explained_variance
 from kubealign_services.algorithms.online.base import ClippedOnlineAlgorithm
-from kubealign_services.batch.packed import Batch, sequence_sums
+from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import TURN_REWARDS
 
 
@@ -49,14 +50,8 @@ class PPOAlgorithm(ClippedOnlineAlgorithm):
         Advantage metrics are computed before the normalisation.
         """
         mask, values = batch.token("loss_mask").bool(), batch.token("values")
-        token_rewards = -penalty.to(values.dtype)
-        last, sequences = last_response_tokens(mask, batch.cu_seqlens)
-        rest = rewards
-        turn_rewards = batch.token_columns.get(TURN_REWARDS)
-        if turn_rewards is not None:
-            token_rewards += turn_rewards.to(values.dtype)
-            rest = rewards - sequence_sums(turn_rewards, batch)
-        token_rewards[last] += rest[sequences].to(values.dtype)
+        step_rewards = batch.token_columns.get(TURN_REWARDS)
+        token_rewards = place_rewards(batch, rewards, penalty.to(values.dtype), step_rewards)
 
         discount = self._spec.gae
         estimated, returns = gae(

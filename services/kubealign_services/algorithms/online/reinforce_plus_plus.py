@@ -5,11 +5,12 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign.spec.algorithms import AdvantageCenter, AdvantageScale
-from kubealign_services.algorithms.advantages.gae import gae, last_response_tokens
+from kubealign_services.algorithms.advantages.gae import gae
 from kubealign_services.algorithms.advantages.normalization import divide_by_scale, subtract_center
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics
+from kubealign_services.algorithms.advantages.token_rewards import place_rewards
 from kubealign_services.algorithms.online.base import ClippedOnlineAlgorithm
-from kubealign_services.batch.packed import Batch, sequence_sums
+from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import TURN_REWARDS
 
 
@@ -67,14 +68,10 @@ class ReinforcePlusPlusAlgorithm(ClippedOnlineAlgorithm):
             rewards: [S], the step rewards included.
             penalty: [T], KL penalty of each token.
         """
-        mask, rest = batch.token("loss_mask").bool(), rewards.double()
-        token_rewards = -penalty.double()
+        mask, step_rewards = batch.token("loss_mask").bool(), None
         if self._spec.credits_steps and TURN_REWARDS in batch.token_columns:
             step_rewards = batch.token(TURN_REWARDS).double()
-            token_rewards += step_rewards
-            rest = rest - sequence_sums(step_rewards, batch)
-        last, sequences = last_response_tokens(mask, batch.cu_seqlens)
-        token_rewards[last] += rest[sequences]
+        token_rewards = place_rewards(batch, rewards.double(), penalty.double(), step_rewards)
         no_values = torch.zeros_like(token_rewards)
         _, returns = gae(token_rewards, no_values, mask, batch.cu_seqlens, self._spec.gamma, lambda_=1.0)
         return returns

@@ -12,21 +12,10 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import MUTABLE_BETWEEN_RUNS, MUTABLE_DOCUMENT_FIELDS
 from kubealign_operator.planner import document
 from kubealign_operator.planner.document import document_digest
+from support.document_changes import CHANGES
 from support.rendering.cluster import Cluster
 from support.rendering.crashing_cluster import CrashingCluster, OperatorCrash
 from support.rendering.jobs import PLATFORM, QUEUE, Json, sft, shared_workers
-
-#: A value of every field that the processes read and that may change, other than its default.
-CHANGES: dict[str, Any] = {
-    "spec.rollout.minReplicas": 3,
-    "spec.checkpoint.everySteps": 7,
-    "spec.checkpoint.keep": 5,
-    "spec.checkpoint.keepBest": {"metric": "val/reward/mean"},
-    "spec.checkpoint.keepEverySteps": 100,
-    "spec.checkpoint.recordBatches": True,
-    "spec.lifecycle.gracePeriodSeconds": 90.0,
-    "spec.lifecycle.maxFailedGroups": 3,
-}
 
 
 def _job() -> Json:

@@ -107,7 +107,10 @@ class ClusterBackend:
         job = await self.get(ref)
         check_scalable(job, group)
         if group != ROLLOUT:
-            operations = replicas_operations(job.job, group, replicas)
+            try:
+                operations = replicas_operations(job.job, group, replicas)
+            except LookupError as error:
+                raise NotPossible(f"job {ref} {error}") from None
             query = {"fieldManager": FIELD_MANAGER}
             return JobRecord(await self._api.json_patch(_job_path(ref), operations, query))
         body = {"spec": {"replicas": replicas}}

@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kubealign.client.backends.replicas import replicas_by_group
 from kubealign.client.backends.worker_groups import ROLLOUT
 from kubealign.client.errors import Conflict, JobInvalid, NotPossible
 from kubealign.client.records import JobRecord
@@ -101,9 +100,4 @@ def check_scalable(job: JobRecord, group: str) -> None:
     if group == ROLLOUT and not spec.samples:
         raise NotPossible(
             f"job {job.ref} ({job.algorithm}) has no rollout workers to scale: it does not sample"
-        )
-    groups = replicas_by_group(job.job)
-    if group != ROLLOUT and group not in groups:
-        raise NotPossible(
-            f"job {job.ref} has no workers {group!r} to scale; it has {', '.join(groups) or 'none'}"
         )

@@ -9,6 +9,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import MUTABLE_DOCUMENT_FIELDS
 from kubealign_services.data.preparation import preparation_inputs
 from support.bad_specs import whole_job
+from support.document_changes import CHANGES
 
 
 def _job(algorithm: str, changes: dict[str, Any]) -> AlignmentJob:
@@ -35,21 +36,11 @@ def test_what_may_differ(algorithm: str, changes: dict[str, Any]) -> None:
 
 def test_what_may_change_while_the_job_is_suspended_continues_copies_and_prepared_data() -> None:
     validated = {
-        "spec.rollout": {"replicas": 2},
+        "spec.rollout": {"replicas": 5},
         "spec.validation": {"data": {"prompts": {"source": {"path": "held"}}}, "everySteps": 10},
     }
-    changes = {
-        "spec.rollout.minReplicas": 2,
-        "spec.checkpoint.everySteps": 7,
-        "spec.checkpoint.keep": 5,
-        "spec.checkpoint.keepBest": {"metric": "val/reward/mean"},
-        "spec.checkpoint.keepEverySteps": 100,
-        "spec.checkpoint.recordBatches": True,
-        "spec.lifecycle.gracePeriodSeconds": 90.0,
-        "spec.lifecycle.maxFailedGroups": 3,
-    }
-    assert changes.keys() == set(MUTABLE_DOCUMENT_FIELDS)
-    before, after = _job("ppo", validated), _job("ppo", validated | changes)
+    assert CHANGES.keys() == set(MUTABLE_DOCUMENT_FIELDS)
+    before, after = _job("ppo", validated), _job("ppo", validated | CHANGES)
     assert continuation_differences(before, after) == []
     assert preparation_inputs(before) == preparation_inputs(after)
 

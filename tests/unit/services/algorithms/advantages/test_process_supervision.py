@@ -10,7 +10,7 @@ from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.advantages.process_supervision import process_advantages
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
-from support.batches import slow_spans, with_steps
+from support.batches import slow_spans, with_random_steps, with_steps
 
 MakeBatch = Callable[..., Batch]
 GROUPS = [7, 7, 2, 2, 7, 2, 4, 7]
@@ -82,15 +82,8 @@ def test_a_batch_without_steps_has_the_advantages_of_its_responses(make_batch: M
 
 @pytest.mark.parametrize("seed", range(4))
 def test_equals_a_plain_loop(seed: int, make_batch: MakeBatch) -> None:
-    batch = make_batch([3, 1, 4, 2, 2, 5, 1, 3], GROUPS, seed)
     generator = torch.Generator().manual_seed(seed)
-    rewards = {
-        (sequence, index): float(torch.randn((), generator=generator))
-        for sequence, span in enumerate(slow_spans(batch))
-        for index in range(len(span))
-        if float(torch.rand((), generator=generator)) < 0.6
-    }
-    with_steps(batch, rewards)
+    batch = with_random_steps(make_batch([3, 1, 4, 2, 2, 5, 1, 3], GROUPS, seed), generator)
     returns = torch.randn(8, generator=generator, dtype=torch.float64)
     expected = slow_advantages(batch, returns.tolist())
     assert process_advantages(batch, returns, NORM).tolist() == pytest.approx(expected, abs=1e-9)

@@ -10,7 +10,7 @@ import torch
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
-from support.batches import slow_spans, with_steps
+from support.batches import slow_spans, with_random_steps, with_steps
 
 MakeBatch = Callable[..., Batch]
 RESPONSES, GROUPS = [3, 1, 4, 2, 2, 5, 1, 3], [7, 7, 2, 2, 7, 2, 4, 7]
@@ -76,15 +76,8 @@ def test_discount_of_a_compared_reward_by_hand(make_batch: MakeBatch) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_a_plain_loop(seed: int, gamma: float, make_batch: MakeBatch) -> None:
     """With a KL penalty in the reward, for steps at some of the tokens."""
-    batch = make_batch(RESPONSES, GROUPS, seed)
     generator = torch.Generator().manual_seed(seed)
-    rewards = {
-        (sequence, index): float(torch.randn((), generator=generator))
-        for sequence, span in enumerate(slow_spans(batch))
-        for index in range(len(span))
-        if float(torch.rand((), generator=generator)) < 0.6
-    }
-    with_steps(batch, rewards)
+    batch = with_random_steps(make_batch(RESPONSES, GROUPS, seed), generator)
     totals = torch.randn(len(RESPONSES), generator=generator, dtype=torch.float64)
     batch.sequence_columns["rewards"] = totals
     kl = {"placement": "Reward", "estimator": "K1", "fixed": {"coefficient": 0.3}}
