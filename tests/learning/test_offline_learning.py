@@ -18,7 +18,8 @@ def rows_of(seed: int, count: int) -> list[dict[str, Any]]:
     """Return rows whose prompts have six letters.
 
     The demonstration is the last letter twice. The chosen response has three letters, one of them an a; the
-    rejected one has three without. The rating is the share of the letter a in the rated response.
+    rejected one has three without. The rating is the share of the letter a in the rated response. A step of
+    two letters is right where the first is an a.
     """
     draw = random.Random(seed)
     rows = []
@@ -34,13 +35,15 @@ def rows_of(seed: int, count: int) -> list[dict[str, Any]]:
                 "rejected": "".join(others[2:]),
                 "rated": rated,
                 "rating": rated.count("a") / 4,
+                "steps": ["".join(draw.choices("ab", k=2)) for _ in range(3)],
             }
         )
+        rows[-1]["labels"] = [step[0] == "a" for step in rows[-1]["steps"]]
     return rows
 
 
-def offline_job(folder: Path, name: str, algorithm: dict[str, Any], kind: str, **text: str) -> dict[str, Any]:
-    """Return a job on these rows; `text` maps fields of the data kind to differently named columns."""
+def offline_job(folder: Path, name: str, algorithm: dict[str, Any], kind: str, **text: Any) -> dict[str, Any]:
+    """Return a job on these rows; `text` holds fields of the format, such as differently named columns."""
     form = {"format": {"text": text}} if text else {}
 
     def data(file: str) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def offline_job(folder: Path, name: str, algorithm: dict[str, Any], kind: str, *
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Run the three jobs by one command; return job -> its validation metrics before and after training."""
+    """Run the four jobs by one command; return job -> its validation metrics before and after training."""
     folder = tmp_path_factory.mktemp("offline")
     for name, rows in {"train": rows_of(1, 1500), "held": rows_of(2, 150)}.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -88,6 +91,14 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[s
             {"rewardModel": reward_model | {"objective": {"regression": {}}, "pooling": "ResponseSum"}},
             "ratings",
             response="rated",
+        ),
+        offline_job(
+            folder,
+            "steps",
+            {"rewardModel": reward_model | {"objective": {"stepClassification": {}}}},
+            "ratings",
+            response="steps",
+            steps={"separator": "d"},
         ),
     ]
     metrics_by_job = {}
@@ -131,3 +142,13 @@ def test_a_regression_head_comes_near_held_out_ratings(held_out: Held) -> None:
     assert before["val/loss"] > 0.2
     assert after["val/loss"] < 0.0625 / 4
     assert after["val/absolute_error"] < 0.1
+
+
+@pytest.mark.timeout(300)
+def test_a_process_reward_model_tells_held_out_steps_apart(held_out: Held) -> None:
+    """Half of the steps are right, and whether one is depends on its own first letter alone."""
+    before, after = held_out["steps"]
+    assert before["val/loss"] == pytest.approx(0.693, abs=0.1), "log 2: it knows nothing"
+    assert after["val/step_label"] == pytest.approx(0.5, abs=0.1)
+    assert after["val/accuracy"] > 0.95
+    assert after["val/loss"] < 0.2

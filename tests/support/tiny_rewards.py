@@ -31,16 +31,19 @@ def classifier_folder(
     names: Sequence[str] = ("score",),
     seed: int = 1,
     pooling: str | None = None,
+    step_separator: str | None = None,
     **sizes: Any,
 ) -> Path:
     """Write a sequence classifier with these labels, and this tokenizer.
 
-    sizes: fields of the config that differ."""
+    step_separator: of a process reward model. sizes: fields of the config that differ."""
     config = _config(len(tokenizer), **sizes)
     config.num_labels = len(names)
     config.id2label = dict(enumerate(names))
     if pooling is not None:
         config.kubealign_pooling = pooling
+    if step_separator is not None:
+        config.kubealign_step_separator = step_separator
     torch.manual_seed(seed)
     LlamaForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

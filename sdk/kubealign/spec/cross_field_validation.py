@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from kubealign.spec.algorithms import (
     Algorithm,
     AlgorithmSpec,
-    CreditAssignment,
     IterativeSpec,
     Requirement,
     ResultKind,
@@ -43,9 +42,9 @@ from kubealign.spec.sections.rollout import (
     RolloutPlacement,
     SampleScoring,
 )
-from kubealign.spec.sections.step_rewards import NO_STEPS_TO_CREDIT, step_reward_problem
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation, ValidationScore
+from kubealign.spec.step_checks import check_step_labels, check_step_rewards
 from kubealign.spec.validation_checks import VALIDATION_CHECKS, FieldProblem
 from kubealign.spec.workflows.branch_checks import check_branches
 from kubealign.spec.workflows.tool_call_checks import check_tool_calls
@@ -253,23 +252,6 @@ def _check_policy_judges(
             yield (*path, "policyJudge"), entry.policy_judge, NO_JUDGE_OF_DATA
         elif rollout.placement is not RolloutPlacement.OWN:
             yield (*path, "policyJudge"), entry.policy_judge, JUDGES_HAVE_WORKERS
-
-
-def _check_step_rewards(
-    algorithm: Algorithm, rollout: Rollout, rewards: list[Reward]
-) -> Iterator[FieldProblem]:
-    """Yield the problems of rewards of steps, and of an algorithm that has none to credit."""
-    entry, name = algorithm.value, _algorithm_name(algorithm)
-    for index, reward in enumerate(rewards):
-        if reward.steps is not None:
-            credits_steps = entry.credits_steps or algorithm.evaluate is not None
-            problem = step_reward_problem(name, credits_steps, rollout.workflow is not None)
-            if problem is not None:
-                yield ("rewards", index, "steps"), reward.steps, problem
-    has_steps = any(reward.steps is not None or reward.episode is not None for reward in rewards)
-    credit = getattr(entry, "credit", None)
-    if credit is CreditAssignment.STEPS and not has_steps:
-        yield ("algorithm", name, "credit"), credit, NO_STEPS_TO_CREDIT
 
 
 def _check_group_scope(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:
@@ -774,7 +756,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_reward_sources,
     _check_episode_rewards,
     _check_policy_judges,
-    _check_step_rewards,
+    check_step_rewards,
     _check_dynamic_sampling,
     _check_checkpoint_source,
     _check_names,
@@ -791,6 +773,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_curriculum,
     _check_token_ids,
     _check_ratings,
+    check_step_labels,
     _check_trainer,
     _check_rollout,
     _check_placement,

@@ -352,7 +352,10 @@ class AlignmentJobSpec(SpecModel):
         """Names of the scores of the reward model that the job trains; empty: no reward model is trained."""
         if self.algorithm.value.makes is not ResultKind.REWARD_MODEL:
             return ()
-        return tuple(getattr(self.data.value.format.value, "ratings", ("score",)))
+        layout = self.data.value.format.value
+        if getattr(layout, "steps", None) is not None:
+            return ("score",)
+        return tuple(getattr(layout, "ratings", ("score",)))
 
     @property
     def uses_reference(self) -> bool:

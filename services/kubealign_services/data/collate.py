@@ -17,7 +17,8 @@ def collate(rows: Sequence[PreparedRow], names: Sequence[str], kind: str) -> Bat
     conversation, on the tokens of the imitated turns. Sample ids are the names.
     preferences: chosen and rejected are adjacent, as NAME/chosen and NAME/rejected; where the rows are
     rated, the sequence column rating, float32 [S]. ratings: the sequence column ratings, float32 [S, N],
-    NaN for an unknown one.
+    NaN for an unknown one; where steps are labelled instead, the token column step_labels, float32 [T], the
+    label at the last token of each step, NaN at other tokens and for an unknown one.
     unpaired: the sequence column label, uint8 [S].
 
     Args:
@@ -33,8 +34,23 @@ def collate(rows: Sequence[PreparedRow], names: Sequence[str], kind: str) -> Bat
             mask += [0] * len(row.prompt_tokens) + (row.response_mask or [1] * len(tokens))
     batch = pack([prompt + response for _, prompt, response in sequences], [name for name, _, _ in sequences])
     batch.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
-    batch.sequence_columns |= _annotation_columns(rows, kind)
+    if kind == "ratings" and all(row.step_labels is not None for row in rows):
+        batch.token_columns["step_labels"] = _step_label_column(rows, batch)
+    else:
+        batch.sequence_columns |= _annotation_columns(rows, kind)
     return batch
+
+
+def _step_label_column(rows: Sequence[PreparedRow], batch: Batch) -> Tensor:
+    """Return the labels of steps at their tokens, float32 [T]; NaN elsewhere."""
+    column = torch.full((len(batch.tokens),), math.nan, dtype=torch.float32)
+    for row, start in zip(rows, batch.cu_seqlens.tolist(), strict=False):
+        first = start + len(row.prompt_tokens)
+        for token, label in zip(row.step_tokens or (), row.step_labels or (), strict=True):
+            # Of two steps that end with one token the later one's label holds, unless it is unknown.
+            if label is not None:
+                column[first + token] = label
+    return column
 
 
 def _responses(row: PreparedRow, name: str, kind: str) -> list[tuple[str, list[int]]]:

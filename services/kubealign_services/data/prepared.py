@@ -104,9 +104,11 @@ class PreparedRow:
 
     Responses end with the token at which sampling ends, unless the rows are token ids. response_mask: where
     several turns of a conversation are imitated, the response is everything after the first prompt, with 1
-    at the tokens of imitated turns; else None. ratings: None within the list for an unknown rating. Fields
-    that the kind of row does not have are None. teacher_prompt_tokens: the prompt that the teacher reads,
-    with its hint; None without a hint.
+    at the tokens of imitated turns; else None. ratings: None within the list for an unknown rating.
+    step_tokens: index in the response of the last token of each step, and step_labels: the steps' labels,
+    None for an unknown one; rows with labels of steps have no ratings. Fields that
+    the kind of row does not have are None. teacher_prompt_tokens: the prompt that the teacher reads, with its
+    hint; None without a hint.
     """
 
     row: int
@@ -118,6 +120,8 @@ class PreparedRow:
     rejected_tokens: list[int] | None = None
     response_mask: list[int] | None = None
     ratings: list[float | None] | None = None
+    step_tokens: list[int] | None = None
+    step_labels: list[float | None] | None = None
     label: bool | None = None
     chosen_rating: float | None = None
     rejected_rating: float | None = None

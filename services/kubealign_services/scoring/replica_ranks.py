@@ -14,6 +14,7 @@ from kubealign_services.training.commands.lost_rank import LostRank
 from kubealign_services.training.commands.rank_group import CommandGroup
 from kubealign_services.training.commands.server import Handler, make_handler, open_group
 from kubealign_services.training.contract import Head, ScoringBackend
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
 
@@ -86,7 +87,7 @@ class ReplicaModel:
         self._shard = shard
 
     @property
-    def pooling(self) -> str | None:
+    def pooling(self) -> HeadPooling | None:
         """See FrozenBackend."""
         return self._shard.pooling
 

@@ -117,7 +117,7 @@ def build_reward(model: FrozenBackend, weights: Mapping[str, float] | None = Non
 
     The default is last-token pooling, as in transformers. Raises UnknownAttribute.
     """
-    pooling = ScorePooling(model.pooling or ScorePooling.LAST_TOKEN)
+    pooling = ScorePooling.LAST_TOKEN if model.pooling is None else ScorePooling(model.pooling.name)
     return ModelReward(model.forward, pooling, model.offload, model.scores, weights)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
@@ -21,7 +22,7 @@ def create_backend(
     world_size: int = 1,
     seed: int = 0,
     head_init: HeadInit = HeadInit.ZERO,
-    pooling: str | None = None,
+    pooling: HeadPooling | None = None,
     scores: Sequence[str] = (),
     attributes: Mapping[str, float] | None = None,
 ) -> TrainingBackend:

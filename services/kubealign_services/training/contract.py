@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.weight_slices import WeightSlice
 
 
@@ -157,7 +158,7 @@ class FrozenBackend(Protocol):
     """
 
     @property
-    def pooling(self) -> str | None:
+    def pooling(self) -> HeadPooling | None:
         """Pooling of token scores into a response's score, as a reward model's config states it; None when
         the config does not.
         """

@@ -34,17 +34,3 @@ async def test_dead_fork_server_is_replaced_during_a_start(
         monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", then_ends)
         second = await server.start_program("second", tmp_path / "second.log", ["/bin/true"])
         assert await second.wait() == 0
-
-
-async def test_fork_server_has_ended_when_its_context_ends(tmp_path: Path) -> None:
-    """Check that the next one is a process of its own: multiprocessing takes a dying server for a running
-    one.
-    """
-    pid_file = tmp_path / "server.pid"
-    async with ForkServer(("torch",), tmp_path / "server.log") as server:
-        program = await server.start_program("first", tmp_path / "first.log", ["/bin/true"])
-        assert await program.wait() == 0
-        handle = os.pidfd_open(int(pid_file.read_text()))
-    ended, _, _ = select.select([handle], [], [], 0)
-    os.close(handle)
-    assert ended

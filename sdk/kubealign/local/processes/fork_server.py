@@ -112,8 +112,7 @@ class ForkServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # multiprocessing takes a dying fork server for a running one: the next ForkServer needs its exit.
-        await self._run_in_executor(_kill_server)
+        # The fork server dies with this thread.
         self._executor.shutdown(wait=False)
         self._pid_file.unlink(missing_ok=True)
 
@@ -192,24 +191,9 @@ class ForkServer:
             del os.environ[fork_server_preload.PRELOAD_VARIABLE]
 
 
-def _kill_server() -> None:
-    """Kill the fork server, unless it has ended, and wait for its exit."""
-    pid = _server_pid()
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        _wait_server_exit(_SERVER_EXIT_SECONDS)
-
-
-def _server_pid() -> int | None:
-    """Return the process id of multiprocessing's fork server; it is not reaped before the next start."""
-    pid: int | None = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    return pid
-
-
 def _wait_server_exit(seconds: float) -> None:
     """Wait for an unresponsive fork server to exit: multiprocessing starts no other one before that."""
-    pid = _server_pid()
+    pid = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     handle = None if pid is None else _open_pidfd(pid)
     if handle is not None:
         try:

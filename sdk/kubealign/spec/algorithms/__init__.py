@@ -74,11 +74,13 @@ from kubealign.spec.algorithms.preference import (
 )
 from kubealign.spec.algorithms.reinforce import ReinforcePlusPlusSpec, ReinforceSpec, ReMaxSpec, RLOOSpec
 from kubealign.spec.algorithms.reward_model import (
+    STEPS_POOLING,
     BradleyTerry,
     Regression,
     RewardModelSpec,
     RewardObjective,
     ScorePooling,
+    StepClassification,
 )
 from kubealign.spec.algorithms.supervised import DistillationSpec, SFTSpec
 from kubealign.spec.algorithms.teacher_distribution import DistillationDivergence, TeacherDistribution
@@ -91,6 +93,7 @@ __all__ = [
     "GMPO",
     "KL",
     "SAPO",
+    "STEPS_POOLING",
     "AdaptiveKL",
     "AdvantageCenter",
     "AdvantageNormalization",
@@ -172,6 +175,7 @@ __all__ = [
     "ScorePooling",
     "SelfRewardingSpec",
     "SimPOSpec",
+    "StepClassification",
     "TeacherDistribution",
     "TrustRegion",
     "WeightBounds",

@@ -3,10 +3,10 @@
 from enum import StrEnum
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kubealign.spec.algorithms.base import OfflineSpec, ResultKind
-from kubealign.spec.base import SpecModel, SpecUnion
+from kubealign.spec.base import SpecModel, SpecUnion, field_errors
 
 
 class ScorePooling(StrEnum):
@@ -17,6 +17,13 @@ class ScorePooling(StrEnum):
 
     LAST_TOKEN = "LastToken"
     RESPONSE_SUM = "ResponseSum"
+
+
+#: Pooling in the config of a process reward model, whose scores are not pooled.
+STEPS_POOLING = "Steps"
+
+#: Message for `pooling` of a process reward model.
+STEPS_ARE_NOT_POOLED = "stepClassification scores each step at its last token: write LastToken"
 
 
 class BradleyTerry(SpecModel):
@@ -33,6 +40,14 @@ class Regression(SpecModel):
     data: ClassVar[str] = "ratings"
 
 
+class StepClassification(SpecModel):
+    """Binary cross-entropy between the scores of steps, at the last token of each, and their labels: 1 for a
+    right step, 0 for a wrong one, or a probability (Lightman et al. 2023; Wang et al. 2024, Math-Shepherd).
+    """
+
+    data: ClassVar[str] = "ratings"
+
+
 class RewardObjective(SpecUnion):
     """Training objective of a reward model."""
 
@@ -43,6 +58,11 @@ class RewardObjective(SpecUnion):
     )
     regression: Regression | None = Field(
         None, description="Learn from ratings: the score should equal the rating."
+    )
+    step_classification: StepClassification | None = Field(
+        None,
+        description="Learn a process reward model from the steps of data.ratings: the sigmoid of the score "
+        "at a step's last token should be the step's label.",
     )
 
 
@@ -60,7 +80,9 @@ class RewardModelSpec(OfflineSpec):
         RewardObjective(bradley_terry=BradleyTerry()), description="Training objective."
     )
     pooling: ScorePooling = Field(
-        ScorePooling.LAST_TOKEN, description="Reduction of the token scores to the response's score."
+        ScorePooling.LAST_TOKEN,
+        description="Reduction of the token scores to the response's score; with stepClassification "
+        "LastToken, as each step has its own.",
     )
     language_model_coefficient: float = Field(
         0.0,
@@ -72,7 +94,24 @@ class RewardModelSpec(OfflineSpec):
         0.0, ge=0, description="Weight of the mean squared score, which keeps scores near zero."
     )
 
+    @model_validator(mode="after")
+    def _steps_are_not_pooled(self) -> "RewardModelSpec":
+        """Check that a process reward model has no pooling."""
+        if self.scores_steps and self.pooling is not ScorePooling.LAST_TOKEN:
+            raise field_errors("RewardModelSpec", (("pooling",), self.pooling, STEPS_ARE_NOT_POOLED))
+        return self
+
     @property
     def data(self) -> str:
         """Member of spec.data that the objective learns from."""
         return str(self.objective.value.data)
+
+    @property
+    def scores_steps(self) -> bool:
+        """True if the result is a process reward model."""
+        return self.objective.step_classification is not None
+
+    @property
+    def head_pooling(self) -> str:
+        """Pooling that the result's config states: one of ScorePooling, or STEPS_POOLING."""
+        return STEPS_POOLING if self.scores_steps else self.pooling.value

@@ -398,15 +398,55 @@ RatingColumns: TypeAlias = Annotated[
 ]
 
 
+class StepLabels(SpecModel):
+    """Labels of the steps of a response."""
+
+    labels: Column = Field(
+        "labels",
+        description="Column of a list with one label for each step: true or 1 for a right one, false or 0 "
+        "for a wrong one, a probability, or null: unknown.",
+    )
+    separator: str = Field(
+        "\n\n",
+        min_length=1,
+        max_length=64,
+        description="Text between two steps, as in rewards[].steps. It joins the texts of a response that "
+        "is a list, as in TRL's stepwise supervision.",
+    )
+
+
+#: Message for `ratings` of a format with `steps`.
+STEPS_OR_RATINGS = "the steps have the labels, and the response no rating: remove it"
+
+#: Columns of ratings unless a format names others.
+_RATING = ["rating"]
+
+#: Description of `steps` of a format of ratings.
+_STEP_LABELS = (
+    "For rewardModel with stepClassification, in place of ratings: labels of the response's steps; "
+    "null: none."
+)
+
+
 class RatingText(SpecModel):
     """Prompt and response as plain text, with ratings."""
 
     prompt: Column = Field("prompt", description="Column of the prompt.")
-    response: Column = Field("response", description="Column of the response.")
+    response: Column = Field(
+        "response", description="Column of the response; with steps it may be a list of texts, one for each."
+    )
     ratings: RatingColumns = Field(
-        ["rating"],
+        _RATING,
         description="Rating columns, each of which is trained as a score of its own; null in a row: unknown.",
     )
+    steps: StepLabels | None = Field(None, description=_STEP_LABELS)
+
+    @model_validator(mode="after")
+    def _steps_or_ratings(self) -> "RatingText":
+        """Check that no ratings are named beside the labels of steps."""
+        if self.steps is not None and self.ratings != _RATING:
+            raise field_errors("RatingText", (("ratings",), self.ratings, STEPS_OR_RATINGS))
+        return self
 
 
 class RatingMessages(_ChatMessages):
@@ -417,9 +457,17 @@ class RatingMessages(_ChatMessages):
         description="Column of a list of {role, content} messages that ends with an assistant message.",
     )
     ratings: RatingColumns = Field(
-        ["rating"],
+        _RATING,
         description="Rating columns, each of which is trained as a score of its own; null in a row: unknown.",
     )
+    steps: StepLabels | None = Field(None, description=_STEP_LABELS)
+
+    @model_validator(mode="after")
+    def _steps_or_ratings(self) -> "RatingMessages":
+        """Check that no ratings are named beside the labels of steps."""
+        if self.steps is not None and self.ratings != _RATING:
+            raise field_errors("RatingMessages", (("ratings",), self.ratings, STEPS_OR_RATINGS))
+        return self
 
 
 class RatingTokens(SpecModel):
@@ -430,7 +478,7 @@ class RatingTokens(SpecModel):
         "completion_ids", description="Column of the response's ids, without the prompt's."
     )
     ratings: RatingColumns = Field(
-        ["rating"],
+        _RATING,
         description="Rating columns, each of which is trained as a score of its own; null in a row: unknown.",
     )
 
@@ -680,5 +728,7 @@ class Data(SpecUnion):
     preferences: PreferenceDataset | None = Field(
         None, description="For rewardModel with bradleyTerry, and for dpo, ipo, rpo, orpo and simpo."
     )
-    ratings: RatingDataset | None = Field(None, description="For rewardModel with regression.")
+    ratings: RatingDataset | None = Field(
+        None, description="For rewardModel with regression or stepClassification."
+    )
     unpaired: UnpairedDataset | None = Field(None, description="For kto.")

@@ -37,7 +37,14 @@ from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.reward_servers import HttpReward, JudgeReward, PolicyJudge
 from kubealign.spec.sections.score_calls import RewardErrorPolicy, ScoreCalls, ScoreScope
-from kubealign.spec.sections.step_rewards import STEPS_OF_FUNCTIONS, STEPS_OF_SAMPLES, RewardSteps
+from kubealign.spec.sections.step_rewards import (
+    AGGREGATE_OF_MODELS,
+    ONE_SCORE_OF_STEPS,
+    STEPS_OF_FUNCTIONS,
+    STEPS_OF_OWN_MODELS,
+    STEPS_OF_SAMPLES,
+    RewardSteps,
+)
 from kubealign.spec.sections.verifiers import Verifier
 
 
@@ -320,7 +327,10 @@ class Reward(ScoreCalls, SpecModel):
         None, description="Patch of the reward's pods, with placement Own."
     )
     steps: RewardSteps | None = Field(
-        None, description="Only with function or plugin: steps that have a reward each; null: none."
+        None,
+        description="Only with function, plugin or model: steps of the response that have a score each; "
+        "null: none. The model is a process reward model with the policy's tokenizer, in a process of its "
+        "own.",
     )
 
     def scores_source(self, source: str | None) -> bool:
@@ -353,10 +363,7 @@ class Reward(ScoreCalls, SpecModel):
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
         if self.scores_groups and self.function is None and self.plugin is None:
             raise field_errors("Reward", (("scope",), self.scope, NO_GROUPS))
-        if self.steps is not None and self.function is None and self.plugin is None:
-            raise field_errors("Reward", (("steps",), self.steps, STEPS_OF_FUNCTIONS))
-        if self.steps is not None and self.scores_groups:
-            raise field_errors("Reward", (("scope",), self.scope, STEPS_OF_SAMPLES))
+        self._check_steps()
         self.check_code_time("Reward")
         if self.episode is not None:
             self._require_defaults(NOT_OF_EPISODES, NO_PROCESS_OF_ITS_OWN)
@@ -390,6 +397,21 @@ class Reward(ScoreCalls, SpecModel):
             require_pods_of_its_own(self, "a reward WithCritic has no pod of its own", "critic")
         require_equal_pods(self, self.processes_per_pod, self.ranks)
         return self
+
+    def _check_steps(self) -> None:
+        """Raise if the reward has steps and other fields do not fit them."""
+        if self.steps is None:
+            return
+        if self.function is None and self.plugin is None and self.model is None:
+            raise field_errors("Reward", (("steps",), self.steps, STEPS_OF_FUNCTIONS))
+        if self.scores_groups:
+            raise field_errors("Reward", (("scope",), self.scope, STEPS_OF_SAMPLES))
+        if self.model is None and not self.steps.rewards_steps:
+            raise field_errors("Reward", (("steps", "aggregate"), self.steps.aggregate, AGGREGATE_OF_MODELS))
+        if self.placement is RewardPlacement.WITH_CRITIC:
+            raise field_errors("Reward", (("placement",), self.placement, STEPS_OF_OWN_MODELS))
+        if self.attributes:
+            raise field_errors("Reward", (("attributes",), self.attributes, ONE_SCORE_OF_STEPS))
 
     def _require_defaults(self, defaults: Mapping[str, Any], problem: str) -> None:
         """Raise if a field is not at its default."""

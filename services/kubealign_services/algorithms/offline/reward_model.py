@@ -1,4 +1,4 @@
-"""Reward model training, from preferences or from ratings."""
+"""Reward model training, from preferences, from ratings or from labels of steps."""
 
 from collections.abc import Sequence
 
@@ -12,6 +12,7 @@ from kubealign_services.algorithms.offline.base import OfflineAlgorithm
 from kubealign_services.algorithms.offline.lm_loss import lm_loss
 from kubealign_services.algorithms.offline.pairwise import bradley_terry_loss
 from kubealign_services.algorithms.offline.rating_regression import RatingObjective
+from kubealign_services.algorithms.offline.step_classification import StepObjective
 from kubealign_services.batch.packed import Batch
 
 
@@ -65,9 +66,9 @@ class PreferenceObjective:
 
 
 class RewardModelAlgorithm(OfflineAlgorithm):
-    """Score heads on a language model (Ouyang et al. 2022, step 2): one from preferences by Bradley-Terry, or
-    one for each rated attribute, by least squares. Scores are pooled as the spec says: at the last token,
-    or summed over the response.
+    """Score heads on a language model (Ouyang et al. 2022, step 2): one from preferences by Bradley-Terry,
+    one for each rated attribute, by least squares, or one for the steps of responses, by classification.
+    Scores of responses are pooled as the spec says: at the last token, or summed over the response.
     """
 
     def __init__(self, entry: spec.RewardModelSpec) -> None:
@@ -79,4 +80,6 @@ class RewardModelAlgorithm(OfflineAlgorithm):
     def score_objective(self, names: Sequence[str]) -> Objective:
         if self._spec.objective.bradley_terry is not None:
             return PreferenceObjective(self._spec)
+        if self._spec.scores_steps:
+            return StepObjective(self._spec)
         return RatingObjective(self._spec, names)

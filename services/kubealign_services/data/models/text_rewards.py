@@ -23,7 +23,10 @@ from kubealign_services.data.tokenization.reward_text import (
 )
 from kubealign_services.data.tokenization.reward_text_bound import RewardTextBound
 from kubealign_services.data.tokenization.tokenizers import load_tokenizer
-from kubealign_services.training.files.hf_heads import POOLING_KEY
+from kubealign_services.training.files.hf_heads import read_pooling
+
+#: Remedy for a process reward model of another vocabulary.
+STEPS_NEED_TOKENS = "use a model with the policy's tokenizer, or remove steps"
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,7 @@ class TextReward:
     def of_config(cls, tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> "TextReward":
         """Return the reward model of a tokenizer and a config."""
         padding = getattr(config.get_text_config(), "pad_token_id", None)
-        is_native = getattr(config, POOLING_KEY, None) is not None
+        is_native = read_pooling(config) is not None
         return cls(tokenizer, RewardTextFormat(is_native, padding), context_length(config))
 
     def tokenizer_for(self, data: Data) -> RewardTextTokenizer:
@@ -70,6 +73,8 @@ def check_text_reward(job: AlignmentJob, role: str, spec_path: str) -> None:
     problem = f"{spec_path}: its tokenizer is not the policy's, so it scores the response's text"
     if reward.placement is RewardPlacement.WITH_CRITIC:
         raise DataError(f"{problem}; with placement {reward.placement} it gets tokens: set placement to Own")
+    if reward.steps is not None:
+        raise DataError(f"{problem}; the steps are those of the policy's tokens: {STEPS_NEED_TOKENS}")
     rollout = job.spec.effective_rollout
     if rollout is not None and rollout.workflow is not None:
         raise DataError(

@@ -23,8 +23,9 @@ class Example:
 
     responses: "response", or "chosen" and "rejected", of a text prompt. answers: the same for a prompt of
     messages. Both are empty for rows with a prompt only and for a dialogue. ratings: None for an unknown
-    rating. dialogue: where more than the last message is imitated; the prompt then holds the messages
-    before the first imitated one. tools: JSON schemas for the chat template; None: none.
+    rating. step_labels: of the steps of the response, None for an unknown one. dialogue: where more than the
+    last message is imitated; the prompt then holds the messages before the first imitated one. tools: JSON
+    schemas for the chat template; None: none.
     """
 
     number: int
@@ -32,6 +33,7 @@ class Example:
     responses: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Message] = field(default_factory=dict)
     ratings: list[float | None] | None = None
+    step_labels: list[float | None] | None = None
     label: bool | None = None
     chosen_rating: float | None = None
     rejected_rating: float | None = None

@@ -11,6 +11,7 @@ from kubealign.spec.sections.data import (
     PreferenceDataset,
     PromptDataset,
     RatingDataset,
+    StepLabels,
     UnpairedDataset,
 )
 from kubealign_services.data.errors import RowError
@@ -36,7 +37,11 @@ def referenced_columns(data: DataSet, spec_path: str) -> dict[str, str]:
     columns: dict[str, str] = {}
     for name, setting in layout:
         path = f"{prefix}.{field_alias(type(layout), name)}"
-        if isinstance(setting, SpecUnion):
+        if isinstance(setting, StepLabels):
+            columns[f"{path}.labels"] = setting.labels
+        elif name == "ratings" and label_columns(data) is not None:
+            continue
+        elif isinstance(setting, SpecUnion):
             columns[f"{path}.{field_alias(type(setting), setting.member)}"] = str(setting.value)
         elif isinstance(setting, list):
             columns |= {f"{path}[{index}]": column for index, column in enumerate(setting)}
@@ -79,6 +84,14 @@ def chat_template_kwargs(data: DataSet) -> dict[str, Any]:
     return {} if chat is None else chat.chat_template_kwargs
 
 
+def label_columns(data: DataSet) -> StepLabels | None:
+    """Return the description of the labels of steps; None where the rows have none."""
+    if not isinstance(data, RatingDataset) or data.format.tokens is not None:
+        return None
+    steps: StepLabels | None = data.format.value.steps
+    return steps
+
+
 def read_example(
     data: DataSet, row: Mapping[str, Any], number: int, tools: list[Any] | None = None
 ) -> Example:
@@ -110,6 +123,12 @@ def _text_fields(data: DataSet, cells: RowReader) -> dict[str, Any]:
     if data.template is not None:
         prompt = fill_template(data.template, prompt, cells)
     columns = {name: getattr(layout, name, None) for name in ("response", "chosen", "rejected")}
+    steps = label_columns(data)
+    if steps is not None:
+        return {
+            "prompt": prompt,
+            "responses": {"response": cells.joined_text(layout.response, steps.separator)},
+        }
     return {
         "prompt": prompt,
         "responses": {name: cells.text(column) for name, column in columns.items() if column is not None},
@@ -145,9 +164,15 @@ def _preference_fields(data: PreferenceDataset, cells: RowReader, number: int) -
 
 
 def read_annotations(data: DataSet, cells: RowReader) -> dict[str, Any]:
-    """Return the ratings or the label of the row, by field of Example. Raises DataError as `read_example`."""
+    """Return the ratings or the labels of the row, by field of Example.
+
+    Raises DataError as `read_example`.
+    """
     layout = data.format.value
     if isinstance(data, RatingDataset):
+        steps = label_columns(data)
+        if steps is not None:
+            return {"step_labels": cells.step_labels(steps.labels)}
         return {"ratings": cells.ratings(layout.ratings)}
     if isinstance(data, UnpairedDataset):
         return {"label": cells.label(layout.label)}

@@ -63,6 +63,26 @@ class RowReader:
             raise RowError(self._number, f": {', '.join(map(repr, columns))} are null: one must be known")
         return ratings
 
+    def joined_text(self, column: str, separator: str) -> str:
+        """Return the text, or the texts of a list joined by the separator."""
+        if isinstance(self.value(column), list):
+            return separator.join(self.texts(column))
+        return self.text(column)
+
+    def step_labels(self, column: str) -> list[float | None]:
+        """Return probabilities (true is 1, false is 0), None for an unknown one; at least one is known."""
+        values = self._list(column)
+        for index, value in enumerate(values):
+            if value is not None and (not isinstance(value, int | float) or not 0 <= value <= 1):
+                raise self.error(
+                    column,
+                    f"item {index + 1} is {describe_value(value)}; a label is true, false, null or a number "
+                    "from 0 to 1",
+                )
+        if all(value is None for value in values):
+            raise self.error(column, "no label of a step is known: remove the row")
+        return [None if value is None else float(value) for value in values]
+
     def label(self, column: str) -> bool:
         """Return a boolean; 1 and 0 are accepted too."""
         value = self.value(column)

@@ -22,6 +22,7 @@ from kubealign_services.data.prepared import DatasetReport
 from kubealign_services.data.rows.example import Example
 from kubealign_services.data.rows.field_mapping import (
     chat_template_kwargs,
+    label_columns,
     prompt_column,
     read_example,
     token_columns,
@@ -33,6 +34,7 @@ from kubealign_services.data.tokenization.chat_template import check_template_va
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
 from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
 from kubealign_services.data.tokenization.reward_text_bound import RewardTextBound
+from kubealign_services.data.tokenization.step_labels import StepLabelPlacement
 from kubealign_services.data.tokenization.token_rows import TokenRowReader
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 
@@ -55,7 +57,12 @@ _KIND_COLUMNS: dict[str, dict[str, pyarrow.DataType]] = {
         "chosen_rating": pyarrow.float64(),
         "rejected_rating": pyarrow.float64(),
     },
-    "ratings": {"response_tokens": _TOKENS, "ratings": pyarrow.list_(pyarrow.float64())},
+    "ratings": {
+        "response_tokens": _TOKENS,
+        "ratings": pyarrow.list_(pyarrow.float64()),
+        "step_tokens": _TOKENS,
+        "step_labels": pyarrow.list_(pyarrow.float64()),
+    },
     "unpaired": {"response_tokens": _TOKENS, "label": pyarrow.bool_()},
 }
 
@@ -209,6 +216,8 @@ class RowEncoder:
         self._dropped_hints = self._teacher_prompt = 0
         self._renderer = ExampleTokenizer(tokenizer, chat_template_kwargs(data.value))
         self._token_rows = TokenRowReader(tokenizer, data.value)
+        steps = label_columns(data.value)
+        self._steps = None if steps is None else StepLabelPlacement(steps, tokenizer, self._renderer)
         self._beginning = prefix_ids(tokenizer)
         self._unknown_id = tokenizer.unk_token_id
         # A prompt from a template differs from its column.
@@ -334,6 +343,8 @@ class RowEncoder:
         kind_values: dict[str, Any] = {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
         kind_values |= {name: getattr(item.example, name) for name in _ANNOTATION_FIELDS}
         kind_values["response_mask"] = item.response_mask
+        if self._steps is not None:
+            kind_values |= self._steps.columns(item)
         return record | {name: kind_values.get(name) for name in _KIND_COLUMNS[self._kind]}
 
     def _beginning_length(self, prompt: Sequence[int]) -> int:

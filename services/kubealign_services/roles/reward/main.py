@@ -140,9 +140,10 @@ def _import_model_scorer() -> Callable[[ProcessContext, Reward, frozenset[str]],
 
 def _import_step_scorer(context: ProcessContext, separator: str) -> Callable[..., ResultScorer]:
     # Only steps need the tokenizer and transformers.
-    from kubealign_services.roles.reward.step_scorer import load_step_scorer
+    from kubealign_services.roles.reward.step_scorer import StepScorer
+    from kubealign_services.roles.reward.step_tokens import StepDivision
 
-    return load_step_scorer(context, separator)
+    return partial(StepScorer, StepDivision.load(context, separator))
 
 
 def main(argv: list[str]) -> int:

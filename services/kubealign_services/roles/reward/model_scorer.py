@@ -13,7 +13,9 @@ from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.prepared import PreparedJob, load_prepared
 from kubealign_services.data.tokenization.reward_text import ScoredTokens
+from kubealign_services.roles.reward.model_step_scorer import ModelStepScorer
 from kubealign_services.roles.reward.servicer import RewardServicer
+from kubealign_services.roles.reward.step_tokens import StepDivision
 from kubealign_services.roles.reward.text_inputs import TextInputs, UnreadableSample
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
@@ -30,6 +32,7 @@ from kubealign_services.scoring.reward_models import (
 )
 from kubealign_services.scoring.row_sources import restrict_to_sources
 from kubealign_services.scoring.serving import serve_scorer
+from kubealign_services.scoring.step_models import StepModel
 from kubealign_services.scoring.worker import empty_score
 from kubealign_services.training.contract import Head
 
@@ -124,12 +127,21 @@ async def serve_model_scorer(context: ProcessContext, reward: Reward, purposes: 
         await serve_scorer(context, consumer, purposes, scorer, servicer, ranks.wait_for_failure())
 
 
-def load_model_scorer(context: ProcessContext, reward: Reward, ranks: ReplicaRanks) -> ModelScorer:
+def load_model_scorer(
+    context: ProcessContext, reward: Reward, ranks: ReplicaRanks
+) -> ModelScorer | ModelStepScorer:
     """Load the models of a reward and return their scorer. Raises DataError, UnknownAttribute."""
     prepared = load_prepared(context.settings.run_dir)
+    if reward.steps is not None:
+        (role,) = reward_roles(reward)
+        model = StepModel(ranks.load(prepared.model_folder(role), Head.SCORE, _MICROBATCH_TOKENS).forward)
+        division = StepDivision.load(context, reward.steps.separator)
+        return ModelStepScorer(reward.name, context, model, reward.steps, division)
     models = [_load_model(context, prepared, role, reward, ranks) for role in reward_roles(reward)]
-    model = models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)
-    return ModelScorer(reward.name, context.settings.name, context, model)
+    combined = (
+        models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)
+    )
+    return ModelScorer(reward.name, context.settings.name, context, combined)
 
 
 def _load_model(

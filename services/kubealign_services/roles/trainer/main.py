@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, ReferencePlacement
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.algorithms.contract import Algorithm, Objective, ScoreAlgorithm
@@ -22,6 +23,7 @@ from kubealign_services.training.commands.shared_accelerator import (
 )
 from kubealign_services.training.commands.trained_model import TrainedModelProcess
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.send.servicer import WeightsSenderServicer
 from kubealign_services.weights.transfer.collective.sender import BroadcastSender, make_broadcast_sender
@@ -118,14 +120,23 @@ def _create_backend(process: TrainedModelProcess, prepared: PreparedJob) -> Trai
     algorithm = spec.algorithm.value
     steps = prepared.total_steps(spec)
     warmup = getattr(algorithm, "critic_warmup_steps", 0)
-    pooling = getattr(algorithm, "pooling", None)
+    pooling = _head_pooling(spec)
     return process.create_backend(
         prepared.model_folder("policy"),
         Head.LANGUAGE_MODEL if pooling is None else Head.SCORE,
         total_updates=max(1, steps - warmup) * algorithm.updates_per_step,
-        pooling=None if pooling is None else pooling.value,
+        pooling=pooling,
         scores=spec.reward_score_names,
     )
+
+
+def _head_pooling(spec: AlignmentJobSpec) -> HeadPooling | None:
+    """Return the pooling in the config of the reward model that is trained; None: none is trained."""
+    algorithm = spec.algorithm.reward_model
+    if algorithm is None:
+        return None
+    steps = getattr(spec.data.value.format.value, "steps", None)
+    return HeadPooling(algorithm.head_pooling, None if steps is None else steps.separator)
 
 
 def main(argv: list[str]) -> int:

@@ -20,6 +20,7 @@ from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
 from kubealign_services.training.commands.server import CommandDispatcher, Handler, serve_group
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
+from kubealign_services.training.files.hf_heads import HeadPooling
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class TrainedModelProcess:
         total_updates: int,
         *,
         head_init: HeadInit = HeadInit.ZERO,
-        pooling: str | None = None,
+        pooling: HeadPooling | None = None,
         scores: Sequence[str] = (),
         attributes: Mapping[str, float] | None = None,
     ) -> TrainingBackend:

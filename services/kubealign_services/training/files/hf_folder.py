@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kubealign_services.checkpoints.durable_files import fsync_path
-from kubealign_services.training.files.hf_heads import POOLING_KEY
+from kubealign_services.training.files.hf_heads import HeadPooling, write_pooling
 
 # Copied from the source folder to the exported one, in addition to weights and config.
 _TOKENIZER_FILES = (
@@ -23,7 +23,7 @@ _TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}(?P<old>\.old)?")
 
 
 def export_config(
-    config: Any, labels: int | None, scores: Sequence[str] = (), pooling: str | None = None
+    config: Any, labels: int | None, scores: Sequence[str] = (), pooling: HeadPooling | None = None
 ) -> Any:
     """Return a copy of a model's config, adapted to the exported model.
 
@@ -40,7 +40,7 @@ def export_config(
             copy.label2id = {name: index for index, name in enumerate(scores)}
         copy.pad_token_id = _padding_token(copy)
         if pooling is not None:
-            setattr(copy, POOLING_KEY, pooling)
+            write_pooling(copy, pooling)
     return copy
 
 

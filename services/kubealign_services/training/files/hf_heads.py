@@ -1,6 +1,7 @@
 """Reads from a Hugging Face folder's config which heads its model has, for all training backends."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,33 @@ from kubealign_services.scoring.attributes import attribute_weights
 
 #: Config key of a reward model: the pooling of token scores into a response's score.
 POOLING_KEY = "kubealign_pooling"
+#: Config key of a process reward model: the text between two steps.
+STEP_SEPARATOR_KEY = "kubealign_step_separator"
+
+
+@dataclass(frozen=True)
+class HeadPooling:
+    """Use of a reward model's token scores, as its config states it.
+
+    name: one of ScorePooling, or STEPS_POOLING of a process reward model, whose steps end with
+    `step_separator`.
+    """
+
+    name: str
+    step_separator: str | None = None
+
+
+def read_pooling(config: Any) -> HeadPooling | None:
+    """Return the pooling of a reward model; None where the config states none."""
+    name = getattr(config, POOLING_KEY, None)
+    return None if name is None else HeadPooling(str(name), getattr(config, STEP_SEPARATOR_KEY, None))
+
+
+def write_pooling(config: Any, pooling: HeadPooling) -> None:
+    """State the pooling in a reward model's config."""
+    setattr(config, POOLING_KEY, pooling.name)
+    if pooling.step_separator is not None:
+        setattr(config, STEP_SEPARATOR_KEY, pooling.step_separator)
 
 
 def check_model_folder(folder: Path) -> None:

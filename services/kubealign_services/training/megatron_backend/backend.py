@@ -20,6 +20,7 @@ from kubealign_services.training.contract import (
     NonFiniteLoss,
     UpdatePlan,
 )
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.megatron_backend.loading import (
     ModelSource,
     StageModel,
@@ -93,7 +94,7 @@ class MegatronTrainingBackend:
         world_size: int = 1,
         seed: int = 0,
         head_init: HeadInit = HeadInit.ZERO,
-        pooling: str | None = None,
+        pooling: HeadPooling | None = None,
         scores: Sequence[str] = (),
         attributes: Mapping[str, float] | None = None,
     ) -> "MegatronTrainingBackend":

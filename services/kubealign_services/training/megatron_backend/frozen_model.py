@@ -13,7 +13,7 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.contract import Offloadable
 from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.contract import Head
-from kubealign_services.training.files.hf_heads import POOLING_KEY, score_names
+from kubealign_services.training.files.hf_heads import HeadPooling, read_pooling, score_names
 from kubealign_services.training.megatron_backend.loading import (
     ModelSource,
     StageModel,
@@ -48,10 +48,9 @@ class FrozenMegatronModel:
         self._loaded_model: tuple[StageModel, Pipeline, Offloadable] | None = None
 
     @property
-    def pooling(self) -> str | None:
+    def pooling(self) -> HeadPooling | None:
         """See FrozenBackend."""
-        pooling = getattr(self._config, POOLING_KEY, None)
-        return None if pooling is None else str(pooling)
+        return read_pooling(self._config)
 
     @property
     def scores(self) -> tuple[str, ...]:

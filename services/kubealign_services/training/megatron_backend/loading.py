@@ -14,6 +14,7 @@ from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.temperatures import sequence_temperatures
 from kubealign_services.training.contract import Head
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
 from kubealign_services.training.megatron_backend.model.architecture import (
     ModelArchitecture,
@@ -47,7 +48,7 @@ class ModelSource:
     head: Head
     seed: int = 0
     head_init: HeadInit = HeadInit.ZERO
-    pooling: str | None = None
+    pooling: HeadPooling | None = None
     scores: tuple[str, ...] = ()
     attributes: Mapping[str, float] | None = None
 

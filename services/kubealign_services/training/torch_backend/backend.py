@@ -18,6 +18,7 @@ from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.adapters.quantization import check_quantization_installed
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.expert_routing import without_routing
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.torch_backend.checkpoints.checkpoint import load_shard, save_shard
 from kubealign_services.training.torch_backend.checkpoints.export import export_folder, stream_weights
 from kubealign_services.training.torch_backend.checkpoints.local_slices import (
@@ -75,7 +76,7 @@ class ModelOrigin:
     """
 
     folder: Path
-    pooling: str | None = None
+    pooling: HeadPooling | None = None
     scores: Sequence[str] = ()
 
 
@@ -121,7 +122,7 @@ class TorchTrainingBackend:
         world_size: int = 1,
         seed: int = 0,
         head_init: HeadInit = HeadInit.ZERO,
-        pooling: str | None = None,
+        pooling: HeadPooling | None = None,
         scores: Sequence[str] = (),
         attributes: Mapping[str, float] | None = None,
     ) -> "TorchTrainingBackend":

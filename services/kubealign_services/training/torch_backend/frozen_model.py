@@ -10,7 +10,7 @@ from kubealign.spec.sections.precision import Precision
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.contract import Head
-from kubealign_services.training.files.hf_heads import POOLING_KEY, score_names
+from kubealign_services.training.files.hf_heads import HeadPooling, read_pooling, score_names
 from kubealign_services.training.torch_backend.model.fsdp import local_shard, reshard, shard_model
 from kubealign_services.training.torch_backend.model.loading import load_model
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
@@ -62,12 +62,11 @@ class FrozenTorchModel:
         return cls(model, RankContext(rank, world_size, device, microbatch_tokens))
 
     @property
-    def pooling(self) -> str | None:
+    def pooling(self) -> HeadPooling | None:
         """Pooling of token scores into a response's score, as a reward model's config states it; None when
         the config does not.
         """
-        pooling = getattr(self._model.backbone.config, POOLING_KEY, None)
-        return None if pooling is None else str(pooling)
+        return read_pooling(self._model.backbone.config)
 
     @property
     def scores(self) -> tuple[str, ...]:

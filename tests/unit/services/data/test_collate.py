@@ -72,3 +72,20 @@ def test_unpaired() -> None:
 def test_prompt_rows_are_rejected() -> None:
     with pytest.raises(ValueError, match="row a has no response"):
         collate([PreparedRow(0, [5], "p")], ["a"], "prompts")
+
+
+def test_labels_of_steps_are_at_their_tokens() -> None:
+    rows = [
+        replace(FIRST, ratings=None, response_tokens=[7, 8, 1], step_tokens=[0, 2], step_labels=[1.0, 0.25]),
+        replace(SECOND, ratings=None, response_tokens=[7, 1], step_tokens=[0, 1], step_labels=[0.0, None]),
+    ]
+    batch = collate(rows, ["a", "b"], "ratings")
+    labels = batch.token("step_labels")
+    assert labels.dtype is torch.float32
+    assert labels.nan_to_num(9.0).tolist() == [9, 9, 1, 9, 0.25, 9, 0, 9]
+    assert not batch.sequence_columns
+
+
+def test_of_two_steps_with_one_last_token_the_later_known_label_holds() -> None:
+    row = replace(FIRST, ratings=None, step_tokens=[0, 0, 1], step_labels=[1.0, 0.0, None])
+    assert collate([row], ["a"], "ratings").token("step_labels").nan_to_num(9.0).tolist() == [9, 9, 0, 9]

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from kubealign.spec.sections.training import Lora
 from kubealign_services.training.adapters.peft_folder import ADAPTER_FOLDER, write_peft_adapter
 from kubealign_services.training.files.hf_folder import atomic_folder, export_config
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
 from kubealign_services.training.megatron_backend.weights.rank_slices import (
     ParameterFilter,
@@ -51,7 +52,7 @@ def write_hf_folder(
     conversions: Sequence[WeightConversion],
     weights: Iterator[tuple[str, Tensor]],
     dtype: torch.dtype,
-    pooling: str | None = None,
+    pooling: HeadPooling | None = None,
     scores: Sequence[str] = (),
     file_bytes: int = FILE_BYTES,
 ) -> None:

@@ -15,6 +15,7 @@ from kubealign.spec.sections.training import Lora
 from kubealign_services.data.models.checkpoint_layout import has_converted_layout
 from kubealign_services.training.adapters.peft_folder import ADAPTER_FOLDER, write_peft_adapter
 from kubealign_services.training.files.hf_folder import atomic_folder, export_config
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.torch_backend.model.fsdp import full_tensor
 from kubealign_services.training.torch_backend.model.lora import (
     adapted_layers,
@@ -62,7 +63,7 @@ def export_folder(
     directory: Path,
     source: Path,
     dtype: torch.dtype,
-    pooling: str | None,
+    pooling: HeadPooling | None,
     rank: int,
     scores: Sequence[str] = (),
     lora: Lora | None = None,

@@ -11,7 +11,8 @@ from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
-from kubealign_services.roles.reward.step_scorer import StepDivision, StepScorer
+from kubealign_services.roles.reward.step_scorer import StepScorer
+from kubealign_services.roles.reward.step_tokens import StepDivision
 from kubealign_services.scoring.functions.results import RewardResult
 from kubealign_services.scoring.worker import read_reward
 

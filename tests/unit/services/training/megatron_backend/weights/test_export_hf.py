@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from kubealign.spec.sections.training import HeadInit
 from kubealign_services.training.contract import Head
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes
 from kubealign_services.training.megatron_backend.weights.export_hf import export_filter, write_hf_folder
 from kubealign_services.training.megatron_backend.weights.head_init import initial_head, read_config
@@ -118,7 +119,12 @@ def test_a_model_with_scores_becomes_a_classifier(tmp_path: Path) -> None:
     save_model(tmp_path / "source", config_of("mixtral"))
     parameters, sizes = with_head(tmp_path / "source", Head.SCORE, seed=1, scores=("kind", "true"))
     actual = exported(
-        tmp_path / "source", tmp_path / "target", parameters, sizes, pooling="mean", scores=("kind", "true")
+        tmp_path / "source",
+        tmp_path / "target",
+        parameters,
+        sizes,
+        pooling=HeadPooling("mean"),
+        scores=("kind", "true"),
     )
     assert "lm_head.weight" not in actual
     again, report = AutoModelForSequenceClassification.from_pretrained(

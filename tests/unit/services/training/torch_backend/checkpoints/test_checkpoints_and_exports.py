@@ -19,6 +19,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.offline.rating_regression import RatingObjective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import CorruptCheckpoint, Head, UpdatePlan
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 from kubealign_services.training.torch_backend.model.loading import load_model
@@ -138,7 +139,7 @@ def test_an_exported_policy_loads_and_computes_the_same(
 def test_an_exported_reward_model_is_a_classifier(
     source: str, request: pytest.FixtureRequest, tmp_path: Path, make_batch: Callable[..., Batch]
 ) -> None:
-    backend = make(request.getfixturevalue(source), Head.SCORE, seed=3, pooling="ResponseSum")
+    backend = make(request.getfixturevalue(source), Head.SCORE, seed=3, pooling=HeadPooling("ResponseSum"))
     batch = make_batch(5, 8)
     expected = backend.forward(batch, frozenset({"values"}))["values"]
     backend.export(tmp_path / "result")
@@ -151,7 +152,7 @@ def test_an_exported_reward_model_is_a_classifier(
         score = model(batch.tokens[None, 5:].long(), attention_mask=torch.ones(1, 8)).logits
     torch.testing.assert_close(score[0, 0], expected[-1], atol=1e-5, rtol=1e-5)
     frozen = FrozenTorchModel.load(tmp_path / "result", Head.SCORE, Precision.FLOAT32, 100)
-    assert frozen.pooling == "ResponseSum"
+    assert frozen.pooling == HeadPooling("ResponseSum")
     torch.testing.assert_close(frozen.forward(batch, frozenset({"values"}))["values"], expected)
     critic = load_model(tmp_path / "result", Head.VALUE)
     assert critic.score is not None and not critic.score.weight.any()
@@ -165,14 +166,14 @@ def test_several_scores_are_trained_saved_and_exported_under_their_names(
     batch = make_batch(5, 8, 3)
     batch.token_columns["loss_mask"] = (batch.positions > 0).to(torch.uint8)
     batch.sequence_columns["ratings"] = torch.tensor([[1.0, 2, 3], [4, math.nan, 0], [2, 1, math.nan]])
-    backend = make(llama, Head.SCORE, seed=3, pooling="LastToken", scores=names)
+    backend = make(llama, Head.SCORE, seed=3, pooling=HeadPooling("LastToken"), scores=names)
     metrics = [backend.train_step(batch, objective, UpdatePlan(1, 3, seed=1)) for _ in range(3)]
     assert metrics[-1]["rm/loss"] < metrics[0]["rm/loss"]
     assert {f"rm/absolute_error/{name}" for name in names} <= metrics[0].keys()
 
     (tmp_path / "shard").mkdir()
     backend.save(tmp_path / "shard")
-    again = make(llama, Head.SCORE, seed=4, pooling="LastToken", scores=names)
+    again = make(llama, Head.SCORE, seed=4, pooling=HeadPooling("LastToken"), scores=names)
     again.load(tmp_path / "shard")
     backend.export(tmp_path / "result")
     expected = backend.forward(batch, frozenset({"values"}))["values"]

@@ -32,6 +32,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.adapters.targets import select_target_layers
 from kubealign_services.training.contract import CorruptCheckpoint, Head, UpdatePlan
+from kubealign_services.training.files.hf_heads import HeadPooling
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.model.loading import load_model
 from kubealign_services.training.torch_backend.model.lora import adapted_layers, add_adapters
@@ -290,7 +291,7 @@ def test_a_reward_model_exports_a_merged_classifier_and_an_adapter_with_its_head
     source: str, request: pytest.FixtureRequest, tmp_path: Path, make_batch: Callable[..., Batch]
 ) -> None:
     folder = request.getfixturevalue(source)
-    backend = make(folder, head=Head.SCORE, seed=3, pooling="ResponseSum")
+    backend = make(folder, head=Head.SCORE, seed=3, pooling=HeadPooling("ResponseSum"))
     assert {
         name for name, p in backend.model.named_parameters() if p.requires_grad and "lora_" not in name
     } == {"score.weight"}
