@@ -10,6 +10,8 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -61,7 +63,15 @@ class SandboxProcess:
         self._monitor = monitor
         self._init = init
         self._group = group
+        self._lock = threading.Lock()
+        self._has_ended = False
         self.exceeded_memory = False
+
+    def kill(self) -> None:
+        """Kill every process of the sandbox. `end` still has to be called. Any thread may call it."""
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if not self._has_ended:
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
 
     def end(self, has_ended: bool = False) -> int:
         """Kill every process of the sandbox, and return the exit status of the script, negative for a signal.
@@ -79,7 +89,9 @@ class SandboxProcess:
         poller = select.poll()
         poller.register(self._init, select.POLLIN)
         is_empty = bool(poller.poll(_END_SECONDS * 1000))
-        os.close(self._init)
+        with self._lock:
+            self._has_ended = True
+            os.close(self._init)
         try:
             code = self._monitor.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -115,12 +127,23 @@ class Bubblewrap:
             )
         self._interpreter = Interpreter()
         self._filter = seccomp_program()
+        self._lock = threading.Lock()
+        self._processes: weakref.WeakSet[SandboxProcess] = weakref.WeakSet()
+        self.is_closed = False
         self._probe()
 
     @property
     def has_memory_groups(self) -> bool:
         """True where the memory limit counts all processes of a sandbox together."""
         return self._groups.limits_memory
+
+    def close(self) -> None:
+        """Kill the processes of all sandboxes, and start none any more. Any thread may call it."""
+        with self._lock:
+            self.is_closed = True
+            processes = list(self._processes)
+        for process in processes:
+            process.kill()
 
     def start(
         self,
@@ -133,13 +156,15 @@ class Bubblewrap:
     ) -> SandboxProcess:
         """Start a script of inside/.
 
-        Raises SandboxFailed.
+        Raises SandboxFailed, also after `close`.
 
         Args:
             script: Name of its module.
             descriptors: Files that the script gets as numbers on its command line, at the same numbers.
             stdin: Standard input; output: standard output; error: standard error. Files, or of subprocess.
         """
+        if self.is_closed:
+            raise SandboxFailed("no sandbox starts any more")
         info_read, info_write = os.pipe()
         block_read, block_write = os.pipe()
         rules = os.memfd_create("seccomp")
@@ -170,7 +195,13 @@ class Bubblewrap:
                     group.remove()
                 raise
             os.write(block_write, b"1")
-            return SandboxProcess(monitor, init, group)
+            process = SandboxProcess(monitor, init, group)
+            with self._lock:
+                self._processes.add(process)
+                is_closed = self.is_closed
+            if is_closed:
+                process.kill()
+            return process
         except OSError as error_:
             raise SandboxFailed(f"a sandbox did not start: {error_}") from error_
         finally:

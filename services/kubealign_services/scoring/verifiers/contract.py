@@ -32,6 +32,14 @@ class BatchVerifier(Protocol):
         """Return one result per response, as `Verifier.score`. Raises UnusableRow."""
 
 
+def check_columns(row: Mapping[str, Any], needed: Iterable[str]) -> None:
+    """Check that a row has some columns. Raises UnusableRow."""
+    missing = sorted(set(needed) - row.keys())
+    if missing:
+        present = ", ".join(sorted(row.keys() - {RESPONSE_LENGTH})) or "none"
+        raise UnusableRow(f"the data has no column {missing[0]!r}; there are: {present}")
+
+
 class VerifierFunction:
     """A verifier as a reward function.
 
@@ -47,10 +55,7 @@ class VerifierFunction:
         self, prompts: Sequence[str], responses: Sequence[str], **columns: Sequence[Any]
     ) -> list[RewardResult]:
         """Return one result per response. Raises UnusableRow, also where a column is missing."""
-        missing = sorted(self._columns - columns.keys())
-        if missing:
-            present = ", ".join(sorted(columns.keys() - {RESPONSE_LENGTH})) or "none"
-            raise UnusableRow(f"the data has no column {missing[0]!r}; there are: {present}")
+        check_columns(columns, self._columns)
         rows = [{name: column[index] for name, column in columns.items()} for index in range(len(responses))]
         if isinstance(self._verifier, BatchVerifier):
             return self._verifier.score_all(responses, rows)
