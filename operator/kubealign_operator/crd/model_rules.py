@@ -61,7 +61,12 @@ from kubealign.spec.pods.volumes import (
     Volume,
     VolumeMount,
 )
-from kubealign.spec.sections.code_verifier import NO_EFFECT_ON_INPUT_OUTPUT, CodeVerifier
+from kubealign.spec.sections.code_verifier import (
+    DEFAULT_PARALLEL_TESTS,
+    NO_EFFECT_ON_INPUT_OUTPUT,
+    NO_EFFECT_WITH_SERVER,
+    CodeVerifier,
+)
 from kubealign.spec.sections.curriculum import NO_POOL, OVERLAPPING_POOLS, PromptCurriculum
 from kubealign.spec.sections.data import (
     READS_ALL_ROWS,
@@ -433,6 +438,8 @@ _CODE_TIME_RULE = CelRule(
     field_path=".verifier.code.secondsPerResponse",
 )
 
+_HAS_SANDBOX_SERVER = "has(self.verifier) && has(self.verifier.code) && has(self.verifier.code.server)"
+
 _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     KL: _KL_RULES,
     RLOOSpec: [_KL_IN_REWARD_RULE],
@@ -660,6 +667,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             )
             for field in ("setupColumn", "entryPointColumn")
         ),
+        CelRule(
+            f"!has(self.server) || self.parallelTests == {DEFAULT_PARALLEL_TESTS}",
+            NO_EFFECT_WITH_SERVER,
+            field_path=".parallelTests",
+        ),
     ],
     EnvironmentSpec: [
         *exactly_one_of(list(map(to_camel, ENVIRONMENT_KINDS))),
@@ -700,7 +712,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         ),
         CelRule(
             "self.egress.size() == 0 || has(self.function) || has(self.plugin) || has(self.http) || "
-            "has(self.judge)",
+            f"has(self.judge) || ({_HAS_SANDBOX_SERVER})",
             NO_CODE_OF_ITS_OWN,
             field_path=".egress",
         ),
@@ -748,7 +760,9 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         *exactly_one_of([to_camel(name) for name in SCORE_SOURCES]),
         _CODE_TIME_RULE,
         CelRule(
-            "self.egress.size() == 0 || !has(self.verifier)", VERIFIER_CONNECTS_NOWHERE, field_path=".egress"
+            f"self.egress.size() == 0 || !has(self.verifier) || ({_HAS_SANDBOX_SERVER})",
+            VERIFIER_CONNECTS_NOWHERE,
+            field_path=".egress",
         ),
         CelRule("self.scope == 'Sample' || has(self.function)", SCORES_NO_GROUPS, field_path=".scope"),
         CelRule(

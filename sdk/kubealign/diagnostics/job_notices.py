@@ -147,10 +147,9 @@ def _egress(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
     egress["spec.rollout.egress"] = spec.rollout.egress
     # Field of egress -> field of a URL, and the URL.
     servers = {
-        f"{path}.egress": (f"{path}.{kind}.url", server.url)
+        f"{path}.egress": (f"{path}.{field}.url", server.url)
         for path, entry in entries.items()
-        for kind, server in (("http", entry.http), ("judge", entry.judge))
-        if server is not None
+        for field, server in entry.servers.items()
     }
     engine = spec.rollout.engine.openai if spec.samples else None
     if engine is not None:

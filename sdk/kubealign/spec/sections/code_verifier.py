@@ -1,13 +1,20 @@
 """Verifier of programs: the tests of the row, in a sandbox."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import ShortText, SpecModel, field_errors
+from kubealign.spec.base import HTTP_ADDRESS_PATTERN, ShortText, SpecModel, field_errors
+from kubealign.spec.sections.reward_servers import RewardServer
+
+#: Tests that run at once on the machine of the reward's process, where the spec states no number.
+DEFAULT_PARALLEL_TESTS = 2
 
 #: Message for columns that only tests of kind Python use.
 NO_EFFECT_ON_INPUT_OUTPUT = "has no effect on tests of kind InputOutput: remove it, or set kind: Python"
+#: Message for fields that only sandboxes on the machine of the reward's process use.
+NO_EFFECT_WITH_SERVER = "has no effect with server, which decides how many tests run at once: remove it"
 
 
 class CodeTestKind(StrEnum):
@@ -18,6 +25,16 @@ class CodeTestKind(StrEnum):
 
     PYTHON = "Python"
     INPUT_OUTPUT = "InputOutput"
+
+
+class SandboxServer(RewardServer):
+    """A service that runs programs in its own sandboxes, by the contract of
+    docs/sandbox-service.openapi.yaml.
+    """
+
+    url: Annotated[str, Field(pattern=HTTP_ADDRESS_PATTERN, max_length=1024)] = Field(
+        description="Address of the service; /v1/programs is added."
+    )
 
 
 class CodeVerifier(SpecModel):
@@ -64,7 +81,14 @@ class CodeVerifier(SpecModel):
     processes: int = Field(
         16, ge=1, le=1024, description="Processes and threads that the program may have at once."
     )
-    parallel_tests: int = Field(2, ge=1, le=64, description="Tests that run at once.")
+    parallel_tests: int = Field(
+        DEFAULT_PARALLEL_TESTS, ge=1, le=64, description="Tests that run at once; not with server."
+    )
+    server: SandboxServer | None = Field(
+        None,
+        description="Service that runs the programs; null: they run on the machine of the reward's process, "
+        "which needs user namespaces.",
+    )
 
     @model_validator(mode="after")
     def _columns_of_kind(self) -> "CodeVerifier":
@@ -79,4 +103,12 @@ class CodeVerifier(SpecModel):
             ]
             if problems:
                 raise field_errors("CodeVerifier", *problems)
+        return self
+
+    @model_validator(mode="after")
+    def _tests_of_server(self) -> "CodeVerifier":
+        if self.server is not None and self.parallel_tests != DEFAULT_PARALLEL_TESTS:
+            raise field_errors(
+                "CodeVerifier", (("parallelTests",), self.parallel_tests, NO_EFFECT_WITH_SERVER)
+            )
         return self

@@ -111,8 +111,10 @@ MAX_SHARDED_NAME = 45
 #: Message for `onError` of a reward that is a model.
 NO_ERRORS_OF_ITS_OWN = "a model has no errors of its own: remove it"
 
-#: Message for the egress of a reward that is a model or a verifier.
-NO_CODE_OF_ITS_OWN = "only a function, a plugin, http and judge connect to other servers: remove it"
+#: Message for the egress of a reward that is a model, or a verifier without a server.
+NO_CODE_OF_ITS_OWN = (
+    "only a function, a plugin, http, judge and verifier.code.server connect to other servers: remove it"
+)
 
 #: Message for `scope` of a reward that scores samples one by one.
 NO_GROUPS = "only a function or a plugin can score all responses to a prompt at once: write Sample"
@@ -283,7 +285,7 @@ class Reward(ScoreCalls, SpecModel):
         ge=1,
         le=1024,
         description="Not for models: calls in flight in each replica, which are requests to another server, "
-        "or processes of a function. null: 8 for http and judge, else 1.",
+        "or processes of a function. null: 8 for http, judge and verifier.code.server, else 1.",
     )
     scope: ScoreScope = Field(
         ScoreScope.SAMPLE,
@@ -298,15 +300,15 @@ class Reward(ScoreCalls, SpecModel):
         30.0,
         gt=0,
         description="Longest time that the function may take for one sample. Samples that were scored "
-        "together and take longer are scored again in smaller calls. With http and judge: time of a request; "
-        "with policyJudge: of a judgement, its wait included.",
+        "together and take longer are scored again in smaller calls. With http, judge "
+        "and verifier.code.server: time of a request; with policyJudge: of a judgement, its wait included.",
     )
     on_error: RewardErrorPolicy | None = Field(
         None,
         description="Not for models: effect of a sample for which the function raises or takes "
         "longer than timeoutSeconds, twice, or for which another server gives no reward after all retries. "
         "With Retry the job fails after several timeouts of a function in a row. null: Skip for http, "
-        "judge and policyJudge, else Retry.",
+        "judge, policyJudge and verifier.code.server, else Retry.",
     )
     standardize: RewardStandardization | None = Field(
         None, description="Standardisation to mean 0 and standard deviation 1; null: none."
@@ -321,7 +323,8 @@ class Reward(ScoreCalls, SpecModel):
     )
     egress: Egress = Field(
         default_factory=list,
-        description=f"Only with function, plugin, http or judge: destinations that it {EGRESS_DESCRIPTION}",
+        description="Only with function, plugin, http, judge or verifier.code.server: destinations that it "
+        f"{EGRESS_DESCRIPTION}",
     )
     pod_template: PodTemplate | None = Field(
         None, description="Patch of the reward's pods, with placement Own."
@@ -359,7 +362,8 @@ class Reward(ScoreCalls, SpecModel):
             raise field_errors("Reward", (("onError",), self.on_error, NO_ERRORS_OF_ITS_OWN))
         if self.models and self.concurrency is not None:
             raise field_errors("Reward", (("concurrency",), self.concurrency, NO_CALLS_OF_ITS_OWN))
-        if (self.models or self.verifier is not None or self.policy_judge is not None) and self.egress:
+        has_local_rule = self.verifier is not None and not self.calls_a_server
+        if (self.models or has_local_rule or self.policy_judge is not None) and self.egress:
             raise field_errors("Reward", (("egress",), self.egress, NO_CODE_OF_ITS_OWN))
         if self.scores_groups and self.function is None and self.plugin is None:
             raise field_errors("Reward", (("scope",), self.scope, NO_GROUPS))

@@ -3,7 +3,14 @@
 from enum import StrEnum
 
 from kubealign.spec.base import field_errors
-from kubealign.spec.sections.reward_servers import HttpReward, JudgeQuestions, JudgeReward, PolicyJudge
+from kubealign.spec.sections.code_verifier import SandboxServer
+from kubealign.spec.sections.reward_servers import (
+    HttpReward,
+    JudgeQuestions,
+    JudgeReward,
+    PolicyJudge,
+    RewardServer,
+)
 from kubealign.spec.sections.verifiers import Verifier
 
 #: Calls in flight of a score of another server, where the spec states none.
@@ -54,9 +61,21 @@ class ScoreCalls:
         return self.scope is ScoreScope.GROUP
 
     @property
+    def sandbox_server(self) -> SandboxServer | None:
+        """Service that runs the programs of a verifier of programs; None: there is none."""
+        code = None if self.verifier is None else self.verifier.code
+        return None if code is None else code.server
+
+    @property
+    def servers(self) -> dict[str, RewardServer]:
+        """Field -> other server that gives the score: at most one."""
+        servers = {"http": self.http, "judge": self.judge, "verifier.code.server": self.sandbox_server}
+        return {field: server for field, server in servers.items() if server is not None}
+
+    @property
     def calls_a_server(self) -> bool:
         """True where another server gives the score."""
-        return self.http is not None or self.judge is not None
+        return bool(self.servers)
 
     @property
     def questions(self) -> JudgeQuestions | None:

@@ -38,8 +38,8 @@ PassCount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
 #: Fields of `ValidationScore`, exactly one of which is set.
 SCORE_SOURCES = ("function", "verifier", "http", "judge", "policy_judge")
 
-#: Message for the egress of a score that is a verifier.
-VERIFIER_CONNECTS_NOWHERE = "a verifier connects to no server: remove it"
+#: Message for the egress of a score that is a verifier without a server.
+VERIFIER_CONNECTS_NOWHERE = "a verifier without code.server connects to no server: remove it"
 
 #: Message for `scope` of a score that scores samples one by one.
 SCORES_NO_GROUPS = "only a function can score all responses to a prompt at once: write Sample"
@@ -72,7 +72,7 @@ class ValidationScore(ScoreCalls, SpecModel):
         ge=1,
         le=1024,
         description="Calls in flight, which are requests to another server, or processes of a function. "
-        "null: 8 for http and judge, else 1.",
+        "null: 8 for http, judge and verifier.code.server, else 1.",
     )
     scope: ScoreScope = Field(
         ScoreScope.SAMPLE,
@@ -83,13 +83,13 @@ class ValidationScore(ScoreCalls, SpecModel):
         30.0,
         gt=0,
         description="Longest time that the function may take for one sample. Samples that were scored "
-        "together and take longer are scored again in smaller calls. With http and judge: time of a request; "
-        "with policyJudge: of a judgement, its wait included.",
+        "together and take longer are scored again in smaller calls. With http, judge "
+        "and verifier.code.server: time of a request; with policyJudge: of a judgement, its wait included.",
     )
     on_error: RewardErrorPolicy | None = Field(
         None,
         description="Effect of a sample for which the source gives no score, as for a reward. null: Skip for "
-        "http, judge and policyJudge, else Retry.",
+        "http, judge, policyJudge and verifier.code.server, else Retry.",
     )
     egress: Egress = Field(
         default_factory=list, description=f"Destinations that the function or score {EGRESS_DESCRIPTION}"
@@ -99,7 +99,7 @@ class ValidationScore(ScoreCalls, SpecModel):
     def _one_source(self) -> "ValidationScore":
         """Check that one source is set and that the other fields fit it."""
         require_exactly_one(self, list(SCORE_SOURCES))
-        if self.verifier is not None and self.egress:
+        if self.verifier is not None and self.egress and not self.calls_a_server:
             raise field_errors("ValidationScore", (("egress",), self.egress, VERIFIER_CONNECTS_NOWHERE))
         for name in ("concurrency", "egress"):
             value = getattr(self, name)

@@ -78,6 +78,10 @@ def test_reward_servers_that_cannot_be_reached_in_a_cluster_are_noted() -> None:
     assert "(spec.validation.sampling.scores[0].http.url)" in second
     assert len(noted("https://judge.example/v1", egress=[{"anywhere": {}}])) == 1
     assert not noted("http://localhost:8000/v1")
+    sandboxed = {"name": "tests", "verifier": {"code": {"server": {"url": "http://sandbox.tools:8080"}}}}
+    every = notices("rloo", {"spec.rewards": [sandboxed]})
+    (notice,) = (each for each in every if each.path == "spec.rewards[0].egress")
+    assert "http://sandbox.tools:8080 (spec.rewards[0].verifier.code.server.url)" in notice.message
 
 
 @pytest.mark.parametrize(
