@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 _USAGE_ERROR = 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="sandbox_server",
         description="Runs programs in sandboxes for rewards with verifier.code.server.",
@@ -129,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
         The exit code. 0: stopped by a signal. 1: no sandbox can be made, or the address cannot be used.
         2: invalid arguments.
     """
-    parser = _parser()
+    parser = make_parser()
     arguments = parser.parse_args(argv)
     json_logs.configure_logging("INFO")
     try:

@@ -120,41 +120,6 @@ def test_the_time_of_a_response() -> None:
     assert {second, third} == {f"test {n}: not run: the tests took longer than 1 s" for n in (2, 3)}
 
 
-@pytest.mark.parametrize(
-    ("spec", "row", "message"),
-    [
-        ({}, {"tests": []}, r"tests is \[\]; it must be a text or a list of texts of Python code"),
-        ({}, {"tests": [1]}, r"tests is \[1\]; it must be a text"),
-        ({}, {"tests": 5}, "tests is 5; it must be a text"),
-        (
-            {},
-            {"tests": ["assert ("]},
-            r"tests is 'assert \(', which is no Python code: ",
-        ),
-        (
-            {"entryPointColumn": "name"},
-            {"tests": "assert f(1)", "name": "f"},
-            "with entryPointColumn it must define a function check",
-        ),
-        (
-            {"entryPointColumn": "name"},
-            {"tests": "def check(f): pass", "name": "f()"},
-            r"name is 'f\(\)'; it must be the name of a function",
-        ),
-        ({"setupColumn": "setup"}, {"tests": "assert f(1)", "setup": 5}, "setup is 5; it must be a text"),
-        (
-            {"kind": "InputOutput"},
-            {"tests": "1 2"},
-            "tests is '1 2'; it must be a list of objects",
-        ),
-        (
-            {"kind": "InputOutput"},
-            {"tests": [{"input": 1, "output": "2"}]},
-            "list of objects with the texts input",
-        ),
-        ({"kind": "InputOutput"}, {"tests": []}, "the texts input and output"),
-    ],
-)
-def test_unusable_rows(spec: dict[str, Any], row: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnusableRow, match=message):
-        results(spec, (ADD, row))
+def test_no_program_runs_where_a_row_is_unusable() -> None:
+    with pytest.raises(UnusableRow, match="tests is 5; it must be a text"):
+        results({}, (ADD, {"tests": ["assert add(1, 2) == 3"]}), (ADD, {"tests": 5}))

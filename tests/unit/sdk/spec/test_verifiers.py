@@ -1,7 +1,10 @@
-"""Verifiers in the spec: their columns."""
+"""Verifiers in the spec: their columns, and a verifier of programs with a server."""
 
 import pytest
 
+from kubealign.spec.sections.rewards import Reward
+from kubealign.spec.sections.score_calls import RewardErrorPolicy
+from kubealign.spec.sections.validation import ValidationScore
 from kubealign.spec.sections.verifiers import Verifier
 
 
@@ -15,6 +18,7 @@ from kubealign.spec.sections.verifiers import Verifier
         ({"jsonSchema": {"schema": {}}}, {}),
         ({"jsonSchema": {"schemaColumn": "form"}}, {"jsonSchema.schemaColumn": "form"}),
         ({"code": {}}, {"code.testsColumn": "tests"}),
+        ({"code": {"server": {"url": "http://sandbox"}}}, {"code.testsColumn": "tests"}),
         (
             {"code": {"prefixColumn": "prompt", "setupColumn": "setup", "entryPointColumn": "entry_point"}},
             {
@@ -40,3 +44,17 @@ from kubealign.spec.sections.verifiers import Verifier
 )
 def test_named_columns(document: dict[str, object], columns: dict[str, str]) -> None:
     assert Verifier.model_validate(document).named_columns() == columns
+
+
+@pytest.mark.parametrize("model", [Reward, ValidationScore])
+def test_programs_of_a_server_are_calls_of_a_server(model: type[Reward] | type[ValidationScore]) -> None:
+    """Errors, calls in flight and egress are those of http."""
+    document = {"name": "a", "verifier": {"code": {"server": {"url": "http://sandbox"}}}}
+    entry = model.model_validate(document | {"egress": [{"anywhere": {}}]})
+    http = model.model_validate({"name": "a", "http": {"url": "http://scores"}})
+    assert list(entry.servers) == ["verifier.code.server"]
+    assert entry.calls_a_server and http.calls_a_server
+    assert entry.error_policy is http.error_policy is RewardErrorPolicy.SKIP
+    assert entry.calls_in_flight == http.calls_in_flight == 8
+    local = model.model_validate({"name": "a", "verifier": {"code": {}}})
+    assert not local.calls_a_server and local.error_policy is RewardErrorPolicy.RETRY
