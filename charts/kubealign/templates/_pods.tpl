@@ -6,7 +6,10 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Argument: the values of a component. An empty runAsUser or fsGroup leaves the choice to the namespace. */}}
+{{/*
+Argument: the values of a component. An empty runAsUser or fsGroup leaves the choice to the namespace; seccompProfile and
+appArmorProfile are names of profiles on the nodes.
+*/}}
 {{- define "kubealign.podSecurity" -}}
 runAsNonRoot: true
 {{- with .runAsUser }}
@@ -18,7 +21,17 @@ fsGroup: {{ int64 . }}
 {{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
+  {{- if .seccompProfile }}
+  type: Localhost
+  localhostProfile: {{ .seccompProfile }}
+  {{- else }}
   type: RuntimeDefault
+  {{- end }}
+{{- with .appArmorProfile }}
+appArmorProfile:
+  type: Localhost
+  localhostProfile: {{ . }}
+{{- end }}
 {{- end }}
 
 {{/* Name of the account of a component's pods. Arguments: values, name: the component's, if the chart creates the account. */}}

@@ -15,11 +15,14 @@ from kubealign.access.redis_names import key_prefix
 from kubealign.spec.loading.loader import parse_jobs
 from kubealign_dashboard.cluster.settings import DashboardSettings, from_environment
 from kubealign_operator.controller.config import OperatorConfig, load_config
+from kubealign_services.scoring.sandbox_server.application import ServiceSettings
+from kubealign_services.scoring.sandbox_server.main import make_parser, read_settings
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 
 OPERATOR = f"{RELEASE}-operator"
 DASHBOARD = f"{RELEASE}-dashboard"
+SANDBOX = f"{RELEASE}-sandbox"
 MANIFEST = CHART / "files" / "alignmentjobs.kubealign.dev.yaml"
 
 
@@ -232,6 +235,9 @@ def test_a_cluster_with_an_id_has_its_own_names_in_redis(helm: Helm, tmp_path: P
         ({"operator": {"extraVolumeMounts": [{"name": "ca"}]}}, "extraVolumeMounts"),
         ({"operator": {"hostAliases": [{"ip": "10.0.0.1"}]}}, "hostAliases"),
         ({"dashboard": {"serviceAccount": {"create": "yes"}}}, "serviceAccount"),
+        ({"sandbox": {"enabled": True}}, "tokenSecret"),
+        ({"sandbox": {"maxima": {"memoryMib": 32}}}, "memoryMib"),
+        ({"sandbox": {"maxima": {"cpus": 1}}}, "cpus"),
     ],
 )
 def test_values_that_mean_nothing_are_refused_by_name(helm: Helm, values: dict[str, Any], named: str) -> None:
@@ -372,6 +378,80 @@ def test_a_pod_gets_an_api_token_only_where_it_asks_the_api(helm: Helm) -> None:
     specs = pod_specs(helm.render(VALUES["dashboard"]))
     with_token = {name for name, spec in specs.items() if spec["automountServiceAccountToken"]}
     assert with_token == {f"Deployment/{OPERATOR}", f"Deployment/{DASHBOARD}", f"Pod/{RELEASE}-test"}
+
+
+def sandbox_settings(pod: dict[str, Any]) -> ServiceSettings:
+    """Return the settings of the sandbox service, parsed by it from its command line without TLS."""
+    [container] = pod["containers"]
+    assert container["command"] == ["python", "-m", "kubealign_services.scoring.sandbox_server.main"]
+    arguments = [argument for argument in container["args"] if not argument.startswith("--tls-folder")]
+    [variable] = container["env"]
+    return read_settings(make_parser().parse_args(arguments), {variable["name"]: "secret"})
+
+
+@pytest.mark.parametrize("name", ["sandbox", "tls-sandbox"])
+def test_the_sandbox_service_reads_its_arguments(helm: Helm, name: str) -> None:
+    objects = helm.render(VALUES[name])
+    pod = pod_specs(objects)[f"Deployment/{SANDBOX}"]
+    settings = sandbox_settings(pod)
+    assert (settings.host, settings.port, settings.programs, settings.token) == (
+        "0.0.0.0",
+        8080,
+        64,
+        "secret",
+    )
+    maxima = settings.maxima
+    assert (maxima.seconds_per_test, maxima.memory_mib, maxima.output_bytes) == (
+        (30.0, 1024, 2**20) if name == "sandbox" else (7.5, 2048, 2**20)
+    )
+    [container] = pod["containers"]
+    has_tls = name == "tls-sandbox"
+    assert ("--tls-folder=/etc/kubealign/tls" in container["args"]) == has_tls
+    [service] = [item for item in of_kind(objects, "Service") if item["metadata"]["name"] == SANDBOX]
+    [port] = service["spec"]["ports"]
+    assert port == {"name": "https" if has_tls else "http", "port": 8080, "targetPort": port["name"]}
+    assert container["ports"] == [{"name": port["name"], "containerPort": 8080}]
+
+
+@pytest.mark.parametrize("name", ["sandbox", "tls-sandbox"])
+def test_the_sandbox_service_has_no_rights_and_no_way_out(helm: Helm, name: str) -> None:
+    """Neither an account's token, nor root, nor egress; the pods of jobs alone reach it."""
+    objects = helm.render(VALUES[name])
+    pod = pod_specs(objects)[f"Deployment/{SANDBOX}"]
+    assert pod["automountServiceAccountToken"] is False and "serviceAccountName" not in pod
+    context = pod["securityContext"]
+    assert context["runAsNonRoot"] is True and context["runAsUser"] == 65532
+    if name == "sandbox":
+        assert context["seccompProfile"] == {
+            "type": "Localhost",
+            "localhostProfile": "profiles/kubealign-sandbox.json",
+        }
+        assert "appArmorProfile" not in context
+    else:
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert context["appArmorProfile"] == {"type": "Localhost", "localhostProfile": "sandbox"}
+    [container] = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    [policy] = [item for item in of_kind(objects, "NetworkPolicy") if item["metadata"]["name"] == SANDBOX]
+    spec = policy["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"] and "egress" not in spec
+    [workload] = [item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == SANDBOX]
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert spec["podSelector"]["matchLabels"].items() <= labels.items()
+    [rule] = spec["ingress"]
+    assert rule["ports"] == [{"port": 8080, "protocol": "TCP"}]
+    [peer] = rule["from"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/managed-by"] == "kubealign"
+    namespaces = peer["namespaceSelector"]
+    assert (namespaces == {}) == (name == "tls-sandbox")
+
+
+def test_there_is_no_sandbox_service_by_default(helm: Helm) -> None:
+    assert not [item for item in helm.render({}) if item["metadata"]["name"] == SANDBOX]
 
 
 def test_a_new_chart_alone_restarts_nothing(helm: Helm, tmp_path: Path) -> None:

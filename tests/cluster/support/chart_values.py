@@ -17,6 +17,7 @@ EMPTY_USERS: Json = {
     "operator": {"runAsUser": "", "fsGroup": ""},
     "dashboard": {"runAsUser": "", "fsGroup": ""},
     "redis": {"embedded": {"runAsUser": "", "fsGroup": ""}},
+    "sandbox": {"runAsUser": "", "fsGroup": ""},
     "jobs": {"runAsUser": "", "fsGroup": ""},
 }
 #: Additions of a company to every pod: its certificate authority, a proxy and names of its own.
@@ -117,6 +118,21 @@ VALUES: dict[str, Json] = {
         "redis": {"embedded": {"persistence": {"storageClassName": "fast", "retain": True}}},
         "networkPolicy": {"metricsFrom": []},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
+    "sandbox": {
+        "sandbox": {"enabled": True, "tokenSecret": "sandbox-token"},
+        "watchNamespaces": ["team-a"],
+    },
+    "tls-sandbox": {
+        "sandbox": {
+            "enabled": True,
+            "replicas": 3,
+            "tokenSecret": "sandbox-token",
+            "tlsSecret": "sandbox-certificate",
+            "seccompProfile": "",
+            "appArmorProfile": "sandbox",
+            "maxima": {"secondsPerTest": 7.5, "memoryMib": 2048},
+        }
     },
     "openshift": OPENSHIFT,
     "company": {
