@@ -69,7 +69,11 @@ class ScoreCalls:
     @property
     def servers(self) -> dict[str, RewardServer]:
         """Field -> other server that gives the score: at most one."""
-        servers = {"http": self.http, "judge": self.judge, "verifier.code.server": self.sandbox_server}
+        servers: dict[str, RewardServer | None] = {
+            "http": self.http,
+            "judge": self.judge,
+            "verifier.code.server": self.sandbox_server,
+        }
         return {field: server for field, server in servers.items() if server is not None}
 
     @property

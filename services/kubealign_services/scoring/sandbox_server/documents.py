@@ -5,6 +5,7 @@ The contract is docs/sandbox-service.openapi.yaml.
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
@@ -146,8 +147,8 @@ def program_document(program: TestedProgram, spec: CodeVerifier) -> dict[str, An
         processes=spec.processes,
     ).model_dump(by_alias=True)
     document = {"program": program.text, "prefix": program.prefix, "limits": limits}
-    if isinstance(program.tests[0], InputOutputCase):
-        cases = [{"input": case.input, "output": case.output} for case in program.tests]
+    cases = [asdict(test) for test in program.tests if isinstance(test, InputOutputCase)]
+    if cases:
         return {"kind": "inputOutput", "tests": cases, **document}
     return {
         "kind": "python",

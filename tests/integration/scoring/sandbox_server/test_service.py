@@ -51,7 +51,8 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
 def reward(url: str, code: dict[str, Any] | None = None, **server: Any) -> Reward:
     """Return a reward with the token of the tests, and more time than its programs take."""
     full = {"url": url, "tokenVariable": "SANDBOX_TOKEN"} | server
-    verifier = {"code": {"server": full, "memoryMib": 256} | (code or {})}
+    limits = {"memoryMib": 256, "secondsPerTest": 20, "secondsPerResponse": 60}
+    verifier = {"code": {"server": full} | limits | (code or {})}
     return Reward.model_validate({"name": "tests", "timeoutSeconds": 120, "verifier": verifier})
 
 
@@ -207,14 +208,15 @@ async def test_refusals_reach_the_reward(
 
 async def test_a_client_that_leaves_makes_room(service: SandboxServiceProcess) -> None:
     """The tests that have not started are not run."""
-    tests = [{"input": "", "output": ""}] * 100
-    document = ENDLESS | {"tests": tests, "limits": LIMITS | {"secondsPerTest": 1}}
+    tests = [{"input": "", "output": ""}] * 1000
+    document = ENDLESS | {"tests": tests, "limits": ENDLESS["limits"] | {"secondsPerTest": 1}}
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     call = asyncio.create_task(post(service.url, document, **bearer))
     await asyncio.to_thread(service.wait_for_programs, 1)
     call.cancel()
     await asyncio.to_thread(service.wait_for_programs, 0)
-    status, answer, _ = await post(service.url, ENDLESS | {"program": "print(end='')"}, **bearer)
+    async with asyncio.timeout(60):
+        status, answer, _ = await post(service.url, ENDLESS | {"program": "print(end='')"}, **bearer)
     assert (status, answer["verdicts"]) == (200, [{"passed": True, "reason": ""}])
 
 
@@ -232,19 +234,24 @@ async def test_a_service_that_is_killed_during_a_call(tmp_path: Path) -> None:
     assert result.reward == 1.0
 
 
-async def test_a_full_service(tmp_path: Path) -> None:
+async def test_a_full_service(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A program too many is refused, and its client asks again until there is room."""
     options = "--programs", "1", "--parallel-tests", "1"
     with SandboxServiceProcess(tmp_path / "output.txt", *options) as service:
         row = {"tests": ["assert add(1, 2) == 3"] * 2}
-        slow = f"import time\ntime.sleep(2)\n{ADD}"
+        slow = f"import time\ntime.sleep(3)\n{ADD}"
         entry = reward(service.url, retries=20)
-        call = asyncio.create_task(outcomes(entry, (slow, row), (ADD, row)))
+        call = asyncio.create_task(outcomes(entry, (slow, row)))
         await asyncio.to_thread(service.wait_for_programs, 1)
         status, answer, headers = await post(service.url, ENDLESS)
         assert (status, headers["Retry-After"]) == (429, "1") and conforms("Error", answer)
         assert answer["error"] == "1 programs are running or waiting, the most that this service admits"
-        assert [result.reward for result in await call] == [1.0, 1.0]
+        with caplog.at_level("INFO", "kubealign_services.scoring.servers.endpoint"):
+            (second,) = await outcomes(entry, (ADD, row))
+        (first,) = await call
+    assert (first.reward, second.reward) == (1.0, 1.0)
+    assert "answers 429: 1 programs are running" in caplog.text
+    assert "the request is repeated in 1.0 s" in caplog.text
 
 
 async def test_a_service_that_is_stopped(tmp_path: Path) -> None:
@@ -267,6 +274,9 @@ async def test_both_sides_have_certificates(tmp_path: Path) -> None:
     (tmp_path / "tls.crt").write_bytes(issued.certificate_pem)
     (tmp_path / "tls.key").write_bytes(issued.key_pem)
     (tmp_path / "ca.crt").write_bytes(authority.certificate_pem)
+    only_authority = tmp_path / "authority"
+    only_authority.mkdir()
+    (only_authority / "ca.crt").write_bytes(authority.certificate_pem)
     options = "--tls-folder", str(tmp_path), "--verify-clients"
     service = SandboxServiceProcess(
         tmp_path / "output.txt", *options, tls=ssl.create_default_context(cafile=tmp_path / "ca.crt")
@@ -277,9 +287,12 @@ async def test_both_sides_have_certificates(tmp_path: Path) -> None:
     with service:
         assert service.url.startswith("https://")
         (right,) = await outcomes(reward(service.url, tlsFolder=str(tmp_path)), (ADD, row))
-        (stranger,) = await outcomes(reward(service.url, retries=0), (ADD, row))
+        (unknown,) = await outcomes(reward(service.url, retries=0), (ADD, row))
+        without = reward(service.url, retries=0, tlsFolder=str(only_authority))
+        (anonymous,) = await outcomes(without, (ADD, row))
     assert right.reward == 1.0
-    assert isinstance(stranger, RewardRaised) and "CERTIFICATE_VERIFY_FAILED" in str(stranger)
+    assert isinstance(unknown, RewardRaised) and "CERTIFICATE_VERIFY_FAILED" in str(unknown)
+    assert isinstance(anonymous, RewardRaised)
 
 
 def test_a_machine_without_sandboxes(tmp_path: Path) -> None:
