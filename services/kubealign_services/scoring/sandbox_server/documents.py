@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from kubealign.spec.paths import format_path
@@ -26,6 +34,18 @@ _SHOWN_CHARACTERS = 100
 
 class BadDocument(ValueError):
     """A document that is not of the contract. The message names the field and its value."""
+
+
+def _check_characters(value: str) -> str:
+    """Refuse halves of surrogate pairs, which JSON can state and no file can hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("must be Unicode text, without surrogates") from error
+    return value
+
+
+_Text = Annotated[str, AfterValidator(_check_characters)]
 
 
 class _Document(BaseModel):
@@ -64,11 +84,11 @@ class PythonProgram(_Document):
     """A program whose tests are statements, which raise an exception where it is wrong."""
 
     kind: Literal["python"] = "python"
-    program: str = Field(min_length=1)
-    tests: list[str] = Field(min_length=1)
+    program: _Text = Field(min_length=1)
+    tests: list[_Text] = Field(min_length=1)
     limits: ProgramLimits
-    prefix: str = ""
-    setup: str = ""
+    prefix: _Text = ""
+    setup: _Text = ""
     entry_point: str | None = None
 
     @field_validator("entry_point")
@@ -87,18 +107,18 @@ class PythonProgram(_Document):
 class CaseDocument(_Document):
     """Input and output of one test."""
 
-    input: str
-    output: str
+    input: _Text
+    output: _Text
 
 
 class InputOutputProgram(_Document):
     """A program that reads an input and prints an output."""
 
     kind: Literal["inputOutput"] = "inputOutput"
-    program: str = Field(min_length=1)
+    program: _Text = Field(min_length=1)
     tests: list[CaseDocument] = Field(min_length=1)
     limits: ProgramLimits
-    prefix: str = ""
+    prefix: _Text = ""
 
     @property
     def tested_program(self) -> TestedProgram:
