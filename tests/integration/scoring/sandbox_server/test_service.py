@@ -30,7 +30,7 @@ ENDLESS: dict[str, Any] = {
     "kind": "inputOutput",
     "program": "import time\ntime.sleep(600)",
     "tests": [{"input": "", "output": ""}],
-    "limits": LIMITS | {"secondsPerTest": 120, "secondsPerResponse": 120},
+    "limits": LIMITS | {"secondsPerTest": 30, "secondsPerResponse": 120},
 }
 
 
