@@ -10,6 +10,7 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.scoring.functions.batching import Outcome
 from kubealign_services.scoring.functions.errors import BadSteps, RewardError, RewardHung
 from kubealign_services.scoring.functions.results import MAX_EXPLANATION, RewardResult
+from kubealign_services.scoring.shortened_text import escape_surrogates
 from kubealign_services.scoring.worker import empty_score
 
 ERROR, TIMEOUT = "error", "timeout"
@@ -76,21 +77,22 @@ class ResultScorer(ABC):
         if result.reward is not None:
             score.reward = result.reward
         score.metrics.update(result.metrics)
-        score.explanation = result.explanation
+        score.explanation = escape_surrogates(result.explanation)
 
     def _fail(self, score: scoring_pb2.Score, error: RewardError) -> None:
         """Set the score of a rollout with an error, by the policy."""
         kind = TIMEOUT if isinstance(error, RewardHung) else ERROR
+        text = escape_surrogates(str(error))
         self._on_failure(kind)
         if self._policy is RewardErrorPolicy.RETRY or not error.is_of_sample:
-            score.error, score.permanent = str(error), error.permanent
+            score.error, score.permanent = text, error.permanent
             return
         sample = f"row {score.group_id}, sample {score.sample}"
         if self._policy is RewardErrorPolicy.FAIL:
-            score.error, score.permanent = f"{sample}: {error}; onError is {self._policy}", True
+            score.error, score.permanent = f"{sample}: {text}; onError is {self._policy}", True
             return
-        log.warning("a reward failed", extra={"sample": sample, "cause": str(error)})
+        log.warning("a reward failed", extra={"sample": sample, "cause": text})
         score.failure = kind
-        score.explanation = str(error)[:MAX_EXPLANATION]
+        score.explanation = text[:MAX_EXPLANATION]
         if self._policy is RewardErrorPolicy.ZERO:
             score.reward = 0.0

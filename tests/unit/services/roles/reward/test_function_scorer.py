@@ -44,6 +44,26 @@ async def test_rollouts_are_scored_in_order() -> None:
     assert [score.reward for score in await scorer()(rollouts)] == [1.0, 3.0]
 
 
+@pytest.mark.parametrize("policy", list(RewardErrorPolicy))
+async def test_texts_that_no_message_can_hold(policy: RewardErrorPolicy) -> None:
+    """A program can raise an exception with half of a surrogate pair, which its explanation states."""
+
+    class Escaping:
+        async def score(
+            self, prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
+        ) -> list[RewardResult]:
+            if "bad" in responses:
+                raise RewardRaised("reward escaping: ValueError: \udfff")
+            return [RewardResult(0.0, {}, "ValueError: \ud800")] * len(responses)
+
+    rollouts = [
+        rollout_pb2.Rollout(response=text, columns=b'{"prompt": "p", "columns": {}}') for text in ("a", "bad")
+    ]
+    good, bad = await FunctionScorer("escaping", "w", cast(Any, Escaping()), policy)(rollouts)
+    assert good.explanation == r"ValueError: \ud800"
+    assert r"reward escaping: ValueError: \udfff" in bad.error + bad.explanation
+
+
 async def test_a_response_to_which_the_function_does_not_apply_has_no_reward() -> None:
     class Shortest:
         async def score(
