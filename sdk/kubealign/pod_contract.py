@@ -18,6 +18,8 @@ NATS_PORT = 4222
 #: Health of the NATS server, on the container's loopback interface only: it asks for no password.
 NATS_MONITORING_PORT = 8222
 RENDEZVOUS_PORT = 29500
+#: Endpoint of a rollout worker for external agents, plain HTTP with a token: where the spec names no port.
+AGENTS_PORT = 8400
 
 #: Mount path of the Secret with the files below; the certificate is that of the pod's role.
 SECRETS_FOLDER = "/etc/kubealign/credentials"

@@ -12,12 +12,13 @@ from kubealign.spec.sections.rollout import (
 from kubealign_operator.crd.cel import CelRule, cel_string
 
 _OPENAI = "self.engine.openai"
+_HAS_EXTERNAL_AGENTS = "has(self.workflow.agent) && has(self.workflow.agent.external)"
 
 
 def inference_server_rules() -> Iterator[CelRule]:
     """Yield the rules of `rollout`."""
     yield CelRule(
-        f"self.egress.size() == 0 || has(self.workflow) || has({_OPENAI})",
+        f"self.egress.size() == 0 || (has(self.workflow) && !({_HAS_EXTERNAL_AGENTS})) || has({_OPENAI})",
         NOTHING_CONNECTS,
         field_path=".egress",
     )

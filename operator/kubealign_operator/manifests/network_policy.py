@@ -13,8 +13,9 @@ from kubealign_operator.manifests.metadata import object_metadata
 def peers_policy(context: RenderContext) -> dict[str, Any]:
     """Build the NetworkPolicy of all pods.
 
-    Ingress: from the job itself, and from anywhere to the metrics ports, which require a client
-    certificate. Egress: to the job itself, DNS and Redis.
+    Ingress: from the job itself, and from any pod to the metrics ports, which require a client certificate,
+    and to the rollout workers' endpoint for external agents, which requires a token. Egress: to the job
+    itself, DNS and Redis.
     """
     pods = {"podSelector": {"matchLabels": {names.UID_LABEL: context.uid}}}
     spec = {
@@ -32,10 +33,22 @@ def peers_policy(context: RenderContext) -> dict[str, Any]:
                     }
                 ],
             },
+            *_agents_ingress(context),
         ],
         "egress": common_egress(context, pods),
     }
     return _policy(context, names.peers(context.name), spec)
+
+
+def _agents_ingress(context: RenderContext) -> list[dict[str, Any]]:
+    """Return the rule that admits external agents; empty if the job has none."""
+    rollout = context.job.spec.effective_rollout
+    agents = None if rollout is None else rollout.external_agents
+    if agents is None:
+        return []
+    return [
+        {"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": agents.pod_port}]},
+    ]
 
 
 def egress_policy(context: RenderContext, group: str, rules: list[Rule]) -> dict[str, Any]:

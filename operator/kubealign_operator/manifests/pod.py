@@ -131,7 +131,7 @@ def _container(context: RenderContext, process: Process, mounts: Sequence[Mount]
         command = [platform.python, "-m", container.NATS_MODULE]
     else:
         command = [platform.python, "-m", container.ROLE_MODULE, process.module]
-    ports = _ports(process, context.ports_of(process.name))
+    ports = _ports(context, process)
     result: dict[str, Any] = {
         "name": names.MAIN_CONTAINER,
         "image": platform.image,
@@ -238,16 +238,20 @@ def process_settings(context: RenderContext, process: Process) -> PodSettings:
     )
 
 
-def _ports(process: Process, first: PodPorts) -> Mapping[str, int]:
+def _ports(context: RenderContext, process: Process) -> Mapping[str, int]:
     if process.role is Role.NATS:
         return {"nats": container.NATS_PORT}
     if process.one_shot:
         return {}
+    first, rollout = context.ports_of(process.name), context.job.spec.effective_rollout
     ports = {"health": first.health}
     for index, each in enumerate(process.pod_processes):
         own, suffix = first.of_process(index), f"-{index}" if index else ""
         ports |= {f"grpc{suffix}": own.grpc} if each.serves else {}
         ports[f"metrics{suffix}"] = own.metrics
+    agents = None if rollout is None else rollout.external_agents
+    if agents is not None and process.role is Role.ROLLOUT and process.serves:
+        ports["agents"] = agents.pod_port
     return ports
 
 

@@ -215,6 +215,9 @@ NOTHING_CONNECTS = (
     "of them"
 )
 
+#: Message for external agents of workers in the trainer's processes.
+AGENTS_NEED_WORKERS = "external agents call rollout workers with an address of their own: set Own"
+
 #: Message for a server that several workers would share.
 ONE_SERVER_EACH = (
     "each worker loads weights into a server of its own: write {worker} in the URL, such as "
@@ -334,11 +337,17 @@ class Rollout(SpecModel):
             environment = self.workflow.environment.function
             return [] if environment is None else [(("workflow", "environment", "function"), environment)]
         if self.workflow.agent is not None:
-            return [(("workflow", "agent", "function"), self.workflow.agent.function)]
+            agent = self.workflow.agent.function
+            return [] if agent is None else [(("workflow", "agent", "function"), agent)]
         tools = self.workflow.tools.tools if self.workflow.tools is not None else []
         return [
             (("workflow", "tools", "tools", i, "function"), tool.function) for i, tool in enumerate(tools)
         ]
+
+    @property
+    def external_agents(self) -> ExternalAgents | None:
+        """Agents outside the rollout workers, if any."""
+        return None if self.workflow is None else self.workflow.external_agents
 
     @property
     def tool_calls(self) -> ToolCallsSpec | None:
@@ -355,7 +364,8 @@ class Rollout(SpecModel):
                 "Rollout",
                 (("minReplicas",), self.min_replicas, f"must be at most replicas ({self.replicas})"),
             )
-        if self.egress and self.workflow is None and self.engine.openai is None:
+        runs_code = self.workflow is not None and self.external_agents is None
+        if self.egress and not runs_code and self.engine.openai is None:
             raise field_errors("Rollout", (("egress",), self.egress, NOTHING_CONNECTS))
         if self.max_sequences_per_sample > 1 and not (self.workflow and self.workflow.can_branch):
             problem = (("maxSequencesPerSample",), self.max_sequences_per_sample, NOTHING_BRANCHES)
@@ -364,6 +374,8 @@ class Rollout(SpecModel):
             raise field_errors(
                 "Rollout", (("environmentReplicas",), self.environment_replicas, NO_ENVIRONMENT)
             )
+        if self.external_agents is not None and self.placement is not RolloutPlacement.OWN:
+            raise field_errors("Rollout", (("placement",), self.placement, AGENTS_NEED_WORKERS))
         if self.placement is not RolloutPlacement.OWN:
             require_pods_of_its_own(self, f"workers {self.placement} have no pods of their own", "trainer")
         ranks = 1 if self.engine.torch is None else self.engine.torch.tensor_parallel

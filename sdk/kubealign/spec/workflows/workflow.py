@@ -16,7 +16,7 @@ from kubealign.spec.base import (
     unique_by,
 )
 from kubealign.spec.sections.rewards import ConfigMapFunction, FileFunction
-from kubealign.spec.workflows.agents import AgentFunction, AgentSpec
+from kubealign.spec.workflows.agents import AgentFunction, AgentSpec, ExternalAgents
 from kubealign.spec.workflows.environments import EnvironmentFunction, EnvironmentSpec
 from kubealign.spec.workflows.tool_calls import ToolCallsSpec
 from kubealign.spec.workflows.tool_functions import ToolFunction
@@ -142,6 +142,11 @@ class WorkflowSpec(SpecUnion):
     agent: AgentSpec | None = Field(
         None, description="An agent that calls the policy through the OpenAI API, and rewards itself."
     )
+
+    @property
+    def external_agents(self) -> ExternalAgents | None:
+        """Agents outside the rollout workers, if any."""
+        return None if self.agent is None else self.agent.external
 
     @property
     def can_branch(self) -> bool:
