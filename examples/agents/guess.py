@@ -2,7 +2,7 @@
 
 from openai import AsyncOpenAI
 
-from kubealign_services.agents import AgentClient, AgentRow
+from kubealign.agents import AgentClient, AgentRow
 
 HIGHEST = 9
 MAX_GUESSES = 4

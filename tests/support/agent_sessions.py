@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.workflows.agents import OtherSampling
 from kubealign.spec.workflows.tool_calls import ToolCallFormat
-from kubealign_services.agents.contract import AgentClient
+from kubealign.agents.contract import AgentClient
 from kubealign_services.generation.contract import (
     FinishReason,
     GeneratedSample,

@@ -10,7 +10,6 @@ from kubealign.pod_contract import (
     HEALTH_PORT,
     NATS_PORT,
     PodCompanion,
-    PodPorts,
     PodRedis,
     PodSettings,
 )

@@ -3,6 +3,6 @@
 Agents import `AgentClient` and `AgentRow` from here.
 """
 
-from kubealign_services.agents.contract import AgentClient, AgentRow
+from kubealign.agents.contract import AgentClient, AgentRow
 
 __all__ = ["AgentClient", "AgentRow"]

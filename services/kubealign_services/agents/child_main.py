@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from kubealign_services.agents.contract import AgentClient, AgentRow
+from kubealign.agents.contract import AgentClient, AgentRow
 from kubealign_services.environments.child_requests import Handler, run_child
 from kubealign_services.environments.contract import CallFailed
 from kubealign_services.scoring.functions.child_main import FunctionError, describe_error, load_function

@@ -3,8 +3,8 @@
 import itertools
 from dataclasses import asdict
 
+from kubealign.agents.contract import AgentClient, AgentRow
 from kubealign.spec.workflows.agents import AgentSpec
-from kubealign_services.agents.contract import AgentClient, AgentRow
 from kubealign_services.environments.child_processes import ChildProcesses
 from kubealign_services.environments.environment_process import EnvironmentProcess
 from kubealign_services.scoring.functions.function_process import function_target

@@ -58,6 +58,8 @@ class RunDirectory:
         self.tls = self.root / "tls"
         self.nats = self.root / "nats"
         self.redis = self.root / "redis"
+        #: Addresses for external agents: WORKER.json, while the worker runs.
+        self.agents = self.root / "agents"
         self.checkpoints = self.root / "commits"
         self.result = self.root / "result"
         #: Written by the driver once it has taken over a checkpoint of another run.

@@ -1,6 +1,7 @@
 """Admission of jobs to run directories: earlier runs, cluster-only features and dependencies."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -192,6 +193,7 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
         )
     yield from _missing_packages(job)
     yield from _missing_mcp(job)
+    yield from _missing_agents_token(job)
     rollout = job.spec.effective_rollout
     server = None if rollout is None else rollout.engine.openai
     if rollout is not None and server is not None and rollout.replicas > 1 and server.names_one_server:
@@ -228,6 +230,17 @@ def _missing_mcp(job: AlignmentJob) -> Iterator[str]:
         yield (
             "spec.rollout.workflow.toolCalls.mcpServers: needs mcp, which is not installed here: pip install "
             "'kubealign[mcp]'"
+        )
+
+
+def _missing_agents_token(job: AlignmentJob) -> Iterator[str]:
+    """Yield the problem of external agents without a token, which the workers inherit."""
+    rollout = job.spec.effective_rollout
+    agents = None if rollout is None else rollout.external_agents
+    if agents is not None and not os.environ.get(agents.token_variable):
+        yield (
+            "spec.rollout.workflow.agent.external.tokenVariable: the environment variable "
+            f"{agents.token_variable} is not set: export a secret token in it before the job starts"
         )
 
 

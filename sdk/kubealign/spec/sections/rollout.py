@@ -28,6 +28,7 @@ from kubealign.spec.sections.engines import (
     TorchEngineSpec,
 )
 from kubealign.spec.sections.precision import Precision
+from kubealign.spec.workflows.agents import ExternalAgents
 from kubealign.spec.workflows.tool_calls import ToolCallsSpec
 from kubealign.spec.workflows.workflow import WorkerFunction, WorkflowSpec
 

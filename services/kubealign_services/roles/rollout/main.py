@@ -18,6 +18,7 @@ from kubealign_services.environments.pool import EnvironmentPool
 from kubealign_services.environments.replicas.remote_environments import RemoteEnvironments
 from kubealign_services.generation.contract import Generator
 from kubealign_services.messaging.contract import Bus
+from kubealign_services.roles.rollout.agents.external.endpoint import endpoint_address
 from kubealign_services.roles.rollout.engine_environment import enter_engine_environment
 from kubealign_services.roles.rollout.engine_factory import open_generator
 from kubealign_services.roles.rollout.folder_weights import FolderWeights, version_folders
@@ -136,6 +137,8 @@ async def _run_worker(
             prepared.tokenizer, rollout.max_sequences_per_sample, prepared.report.longest_prompt, variables
         )
         environments = _environments_in_other_processes(context, bus) or EnvironmentPool
+        external = rollout.external_agents
+        agents_address = None if external is None else endpoint_address(context.settings, external)
         async with open_sample_producer(
             rollout.workflow,
             generator,
@@ -146,6 +149,7 @@ async def _run_worker(
             variables,
             branching,
             environments,
+            agents_address,
         ) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
             worker.on_skip = lambda reason: context.metrics.skipped_work_items.labels(reason).inc()

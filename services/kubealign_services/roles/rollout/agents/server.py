@@ -1,4 +1,4 @@
-"""Server of the OpenAI API, on loopback, in a rollout worker."""
+"""Server of the OpenAI API in a rollout worker."""
 
 import secrets
 from collections.abc import AsyncIterator, Iterable
@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
-from kubealign_services.agents.contract import AgentClient
+from kubealign.agents.contract import AgentClient
 from kubealign_services.roles.rollout.agents.errors import ApiError
+from kubealign_services.roles.rollout.agents.external.routes import SessionRoutes
 from kubealign_services.roles.rollout.agents.replies import (
     MODEL,
     chat_chunks,
@@ -21,6 +22,7 @@ from kubealign_services.roles.rollout.agents.replies import (
 )
 from kubealign_services.roles.rollout.agents.requests import ChatRequest, TextRequest, parse_request
 from kubealign_services.roles.rollout.agents.session import SESSION_IS_OVER, AgentSession
+from kubealign_services.runtime.rpc.server import PortInUse
 
 #: Most bytes of a request: a long conversation with its tools.
 _REQUEST_BYTES = 2**26
@@ -32,17 +34,26 @@ class AgentServer:
     """Serves /v1/chat/completions, /v1/completions and /v1/models; the API key names the session.
 
     A client that disconnects cancels its request. Use as an async context manager.
+
+    Args:
+        external: Additional routes for agents outside the worker; None: none.
+        host: Address to listen at. port: Port; 0: a free one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, external: SessionRoutes | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._host, self._port = host, port
         self._sessions: dict[str, AgentSession] = {}
-        application = web.Application(client_max_size=_REQUEST_BYTES, middlewares=[_reply_with_errors])
+        middlewares: list[Middleware] = [_reply_with_errors]
+        if external is not None:
+            middlewares.append(external.middleware)
+        application = web.Application(client_max_size=_REQUEST_BYTES, middlewares=middlewares)
         application.add_routes(
             [
                 web.post("/v1/chat/completions", self._chat),
                 web.post("/v1/completions", self._complete),
                 web.get("/v1/models", self._models),
                 web.get("/v1/models/{model}", self._model),
+                *(external.routes if external is not None else ()),
             ]
         )
         self._runner = web.AppRunner(
@@ -53,10 +64,15 @@ class AgentServer:
         )
 
     async def __aenter__(self) -> Self:
-        """Listen on a free port of loopback."""
+        """Listen. Raises PortInUse."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise PortInUse(
+                f"the endpoint of agents cannot listen at {self._host}:{self._port}: {error.strerror}"
+            ) from error
         except BaseException:
             await self._runner.cleanup()
             raise
@@ -68,10 +84,14 @@ class AgentServer:
         await self._runner.cleanup()
 
     @property
+    def port(self) -> int:
+        """Port that the server listens at."""
+        return int(self._runner.addresses[0][1])
+
+    @property
     def base_url(self) -> str:
-        """Address for clients."""
-        host, port = self._runner.addresses[0][:2]
-        return f"http://{host}:{port}/v1"
+        """Address for clients on this machine."""
+        return f"http://127.0.0.1:{self.port}/v1"
 
     @asynccontextmanager
     async def open(self, session: AgentSession) -> AsyncIterator[AgentClient]:

@@ -1,12 +1,11 @@
 """Episodes of an agent, which calls the policy through the OpenAI API and returns the reward."""
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
+from kubealign.agents.contract import AgentClient, AgentRow
 from kubealign.spec.sections.rewards import DEFAULT_REWARD
 from kubealign.spec.workflows.agents import AgentSpec
-from kubealign_services.agents.contract import AgentRow
-from kubealign_services.agents.pool import AgentPool
 from kubealign_services.environments.contract import EnvironmentFailed
 from kubealign_services.roles.rollout.agents.conversations import Conversations
 from kubealign_services.roles.rollout.agents.server import AgentServer
@@ -14,6 +13,17 @@ from kubealign_services.roles.rollout.agents.session import AgentSession
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.roles.rollout.workflow.episode import Episode
 from kubealign_services.scoring.functions.results import RewardResult
+
+
+class Agents(Protocol):
+    """Agents that can be run, in processes of the worker or elsewhere."""
+
+    @property
+    def label(self) -> str:
+        """Description of the agents for errors."""
+
+    async def solve(self, client: AgentClient, row: AgentRow) -> RewardResult:
+        """Run an agent and return its reward. Raises EnvironmentFailed."""
 
 
 class AgentWorkflow:
@@ -27,7 +37,7 @@ class AgentWorkflow:
         self,
         spec: AgentSpec,
         server: AgentServer,
-        agents: AgentPool,
+        agents: Agents,
         conversations: Conversations,
         max_sequences: int,
     ) -> None:

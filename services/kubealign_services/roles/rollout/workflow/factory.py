@@ -19,8 +19,11 @@ from kubealign_services.environments.contract import EnvironmentFailed
 from kubealign_services.environments.pool import EnvironmentPool
 from kubealign_services.generation.contract import Generator
 from kubealign_services.roles.rollout.agents.conversations import Conversations
+from kubealign_services.roles.rollout.agents.external.endpoint import EndpointAddress, read_agents_token
+from kubealign_services.roles.rollout.agents.external.pool import ExternalAgentPool
+from kubealign_services.roles.rollout.agents.external.routes import SessionRoutes
 from kubealign_services.roles.rollout.agents.server import AgentServer
-from kubealign_services.roles.rollout.agents.workflow import AgentWorkflow
+from kubealign_services.roles.rollout.agents.workflow import Agents, AgentWorkflow
 from kubealign_services.roles.rollout.sample_producers import MultiTurn, SampleProducer, SingleTurn
 from kubealign_services.roles.rollout.workflow.branching import Branching
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow, WorkflowFailed
@@ -29,6 +32,7 @@ from kubealign_services.roles.rollout.workflow.environment import Environments, 
 from kubealign_services.roles.rollout.workflow.tool_calls import ToolCallWorkflow
 from kubealign_services.roles.rollout.workflow.tool_use import ToolWorkflow
 from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.rpc.server import PortInUse
 from kubealign_services.scoring.functions.function_process import ToolProcess
 from kubealign_services.tools.job_tools import JobTools
 from kubealign_services.tools.mcp_server import McpUnavailable
@@ -65,6 +69,7 @@ async def open_sample_producer(
     template_variables: Mapping[str, Any] = MappingProxyType({}),
     branching: Branching | None = None,
     open_environments: OpenEnvironments = EnvironmentPool,
+    agents_address: EndpointAddress | None = None,
 ) -> AsyncIterator[SampleProducer]:
     """Open the sample producer; a workflow's tools and environments run until the block ends.
 
@@ -74,6 +79,7 @@ async def open_sample_producer(
         template_variables: Variables of the chat template, for the messages of an environment.
         branching: Limits of the sequences of an episode; None: it has one.
         open_environments: Opens the environments of a workflow, by default in processes of this one.
+        agents_address: Address for external agents; None: a free port of loopback.
 
     Raises:
         RewardError: A tool cannot be started.
@@ -89,7 +95,9 @@ async def open_sample_producer(
             workflow: EpisodeWorkflow = EnvironmentWorkflow(spec.environment, environments, turns)
         elif spec.agent is not None:
             branching = branching or Branching(tokenizer, variables=template_variables)
-            workflow = await _open_agent(spec.agent, stack, tokenizer, template_variables, branching)
+            agents, server = await _open_agents(spec.agent, stack, agents_address or EndpointAddress())
+            conversations = Conversations(tokenizer, template_variables, spec.agent.parser)
+            workflow = AgentWorkflow(spec.agent, server, agents, conversations, branching.max_sequences)
             # The first sequence is the row's prompt, which an agent need not use.
             branching = branching.with_max_sequences(branching.max_sequences + 1)
         else:
@@ -118,21 +126,26 @@ async def _create_workflow(
     return ToolWorkflow(spec.tools, processes)
 
 
-async def _open_agent(
-    spec: AgentSpec,
-    stack: AsyncExitStack,
-    tokenizer: PreTrainedTokenizerBase,
-    variables: Mapping[str, Any],
-    branching: Branching,
-) -> EpisodeWorkflow:
-    """Start the agents' processes and the server that they call. Raises WorkflowFailed."""
+async def _open_agents(
+    spec: AgentSpec, stack: AsyncExitStack, address: EndpointAddress
+) -> tuple[Agents, AgentServer]:
+    """Start the agents' processes, if they are of this worker, and the server that agents call.
+
+    Raises WorkflowFailed.
+    """
     try:
+        if spec.external is not None:
+            external = ExternalAgentPool(spec)
+            routes = SessionRoutes(external, read_agents_token(spec.external))
+            server = await stack.enter_async_context(AgentServer(routes, address.host, address.port))
+            stack.enter_context(address.announce(server.port))
+            return external, server
         agents = await stack.enter_async_context(AgentPool(spec))
+        return agents, await stack.enter_async_context(AgentServer())
     except EnvironmentFailed as error:
         raise WorkflowFailed(f"spec.rollout.workflow.agent: {error}") from error
-    server = await stack.enter_async_context(AgentServer())
-    conversations = Conversations(tokenizer, variables, spec.parser)
-    return AgentWorkflow(spec, server, agents, conversations, branching.max_sequences)
+    except PortInUse as error:
+        raise WorkflowFailed(f"spec.rollout.workflow.agent.external.port: {error}") from error
 
 
 def _message_turns(

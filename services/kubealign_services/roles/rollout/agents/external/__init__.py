@@ -1,0 +1,1 @@
+"""Agents outside the rollout worker, which take its responses, call the policy, and post the reward."""
