@@ -39,7 +39,9 @@ class ExternalAgentPool:
         self._prefix = secrets.token_hex(6)
         self._offered = asyncio.Event()
         self._changes: dict[str, asyncio.Event] = {}
-        self._polls, self._has_polled = 0, False
+        #: Number of requests that wait for a session.
+        self.polls = 0
+        self._has_polled = False
         self._warned_at = -_UNTAKEN_SECONDS
 
     @property
@@ -74,7 +76,7 @@ class ExternalAgentPool:
         """Return the session that has waited longest, once there is one; None: none came in time."""
         self._has_polled = True
         deadline = _now() + wait_seconds
-        self._polls += 1
+        self.polls += 1
         try:
             while (session := self._sessions.take(_now())) is None:
                 self._offered.clear()
@@ -84,7 +86,7 @@ class ExternalAgentPool:
                 except TimeoutError:
                     return None
         finally:
-            self._polls -= 1
+            self.polls -= 1
         self._changes[session.id].set()
         return session
 
@@ -134,7 +136,7 @@ class ExternalAgentPool:
             "(POST /sessions)",
             _UNTAKEN_SECONDS,
             self._sessions.waiting,
-            self._polls,
+            self.polls,
         )
 
     def _notify(self, session: ExternalSession) -> None:
