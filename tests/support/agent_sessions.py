@@ -7,9 +7,9 @@ from typing import Any
 from openai import AsyncOpenAI
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.agents.contract import AgentClient
 from kubealign.spec.workflows.agents import OtherSampling
 from kubealign.spec.workflows.tool_calls import ToolCallFormat
-from kubealign.agents.contract import AgentClient
 from kubealign_services.generation.contract import (
     FinishReason,
     GeneratedSample,

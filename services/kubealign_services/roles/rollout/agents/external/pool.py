@@ -21,10 +21,6 @@ log = logging.getLogger(__name__)
 
 #: Time after which the log says that no agent takes a session.
 _UNTAKEN_SECONDS = 60.0
-_NO_LONGER_NEEDED = (
-    "took too long or failed: the rollout worker no longer needs its response "
-    "(rollout.groupTimeoutSeconds, rollout.maxSequencesPerSample)"
-)
 
 
 class ExternalAgentPool:
@@ -65,7 +61,7 @@ class ExternalAgentPool:
                 self._sessions.expire(session, _now())
         finally:
             del self._changes[session.id]
-            self._sessions.withdraw(session, _NO_LONGER_NEEDED)
+            self._sessions.withdraw(session)
         if session.state is SessionState.REWARDED:
             assert session.result is not None
             return session.result

@@ -23,6 +23,7 @@ class SessionState(StrEnum):
     REWARDED = "ended with a reward"
     FAILED = "failed"
     EXPIRED = "expired"
+    WITHDRAWN = "was withdrawn"
 
 
 class SessionRefused(Exception):
@@ -132,10 +133,10 @@ class ExternalSessions:
         self._end(session, SessionState.FAILED, reason)
         return session
 
-    def withdraw(self, session: ExternalSession, reason: str) -> None:
+    def withdraw(self, session: ExternalSession) -> None:
         """End a session that the worker no longer needs, if it is open."""
         if session.is_open:
-            self._end(session, SessionState.EXPIRED, reason)
+            self._end(session, SessionState.WITHDRAWN)
 
     def deadline(self, session: ExternalSession) -> float | None:
         """Return the time at which a session expires unless its agent is active before; None: it waits for
@@ -179,6 +180,13 @@ class ExternalSessions:
             case SessionState.EXPIRED:
                 raise SessionRefused(
                     HTTPStatus.GONE, f"session {identity} has expired: its agent {session.reason}"
+                )
+            case SessionState.WITHDRAWN:
+                raise SessionRefused(
+                    HTTPStatus.GONE,
+                    f"session {identity} was withdrawn: the rollout worker no longer needs the response, "
+                    "since another one to the same prompt failed, its deadline passed, or it has too many "
+                    "sequences",
                 )
             case SessionState.FAILED:
                 problem = f"has failed already: {session.reason}"

@@ -43,9 +43,9 @@ def test_sessions_are_given_out_in_order_and_once() -> None:
 def test_a_withdrawn_session_is_not_given_out() -> None:
     sessions = ExternalSessions(SILENCE, LIMIT)
     first, second = offer(sessions, "a"), offer(sessions, "b")
-    sessions.withdraw(first, "is not needed")
+    sessions.withdraw(first)
     assert sessions.take(0.0) is second
-    with pytest.raises(SessionRefused, match="is not needed"):
+    with pytest.raises(SessionRefused, match="no longer needs the response"):
         sessions.reward("a", RewardResult(1.0), 0.0)
 
 
@@ -135,9 +135,9 @@ def test_the_newest_ended_sessions_are_remembered() -> None:
     sessions = ExternalSessions(SILENCE, LIMIT)
     stays = offer(sessions, "open")
     for number in range(REMEMBERED_SESSIONS + 1):
-        sessions.withdraw(offer(sessions, str(number)), "is not needed")
+        sessions.withdraw(offer(sessions, str(number)))
     with pytest.raises(SessionRefused, match="has no session 0"):
         sessions.heartbeat("0", 0.0)
-    with pytest.raises(SessionRefused, match="is not needed"):
+    with pytest.raises(SessionRefused, match="no longer needs the response"):
         sessions.heartbeat("1", 0.0)
     assert sessions.take(0.0) is stays
