@@ -21,6 +21,7 @@ class AgentPool(ChildProcesses):
     """
 
     def __init__(self, spec: AgentSpec) -> None:
+        assert spec.function is not None
         target, description = function_target(spec.function)
         super().__init__(
             lambda: EnvironmentProcess.start_program(_MODULE, self.label, target),

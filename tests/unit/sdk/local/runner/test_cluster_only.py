@@ -59,6 +59,16 @@ def test_workers_of_one_machine_need_servers_of_their_own(tmp_path: Path) -> Non
         admit(AlignmentJob.from_yaml(RLOO + rollout.format(replicas, port)), RunDirectory(tmp_path / "sums"))
 
 
+def test_external_agents_need_their_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = "  rollout: {workflow: {agent: {external: {tokenVariable: AGENTS_TOKEN}}}}\n"
+    job = AlignmentJob.from_yaml(RLOO + rollout)
+    monkeypatch.delenv("AGENTS_TOKEN", raising=False)
+    with pytest.raises(RunRefused, match=r"external\.tokenVariable: .* AGENTS_TOKEN is not set"):
+        admit(job, RunDirectory(tmp_path / "sums"))
+    monkeypatch.setenv("AGENTS_TOKEN", "secret")
+    admit(job, RunDirectory(tmp_path / "sums"))
+
+
 def test_a_function_of_a_config_map_is_refused_with_the_remedy(tmp_path: Path) -> None:
     scores = "  validation: {data: {prompts: {source: {path: x}}}, sampling: {scores: [%s]}}"
     text = RLOO.replace('module: "a:b"', CONFIG_MAP) + scores % f"{{name: a, function: {{{CONFIG_MAP}}}}}"

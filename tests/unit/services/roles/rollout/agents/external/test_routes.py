@@ -76,6 +76,14 @@ async def test_an_agent_takes_a_response_calls_the_policy_and_rewards_it() -> No
             await ask(session)
 
 
+async def test_the_address_of_the_policy_is_that_which_the_agent_has_reached() -> None:
+    """Agents may reach the worker by another name, or through a proxy."""
+    async with serve_external(TOKENIZER) as endpoint:
+        endpoint.begin("two")
+        endpoint.http.headers["Host"] = "agents.example:8080"
+        assert (await take(endpoint))["base_url"] == "http://agents.example:8080/v1"
+
+
 async def test_each_response_is_given_out_once() -> None:
     async with serve_external(TOKENIZER) as endpoint:
         requests = [asyncio.create_task(take(endpoint)) for _ in range(3)]
