@@ -148,7 +148,7 @@ from kubealign.spec.validation_checks import (
     VALIDATES_ALL_PROMPTS,
     VALIDATES_ALL_ROWS,
 )
-from kubealign.spec.workflows.agents import AGENT_EXAMPLE, AGENT_PLACES, AgentSpec, ExternalAgents
+from kubealign.spec.workflows.agents import AGENT_EXAMPLE, AGENT_KINDS, AgentSpec, ExternalAgents
 from kubealign.spec.workflows.environments import ENVIRONMENT_KINDS, NO_CHAT_BEFORE_TURN, EnvironmentSpec
 from kubealign.spec.workflows.tool_calls import MCP_EXAMPLE, MCP_TRANSPORTS, McpServerSpec, ToolCallsSpec
 from kubealign_operator.crd.agent_rules import agent_placement_rule, agent_process_rules, external_agents_rule
@@ -846,7 +846,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     EgressPort: [
         CelRule("!has(self.endPort) || self.endPort >= self.port", ENDS_BEFORE_START, field_path=".endPort")
     ],
-    AgentSpec: [*exactly_one_of(AGENT_PLACES, AGENT_EXAMPLE), *agent_process_rules()],
+    AgentSpec: [*exactly_one_of(AGENT_KINDS, AGENT_EXAMPLE), *agent_process_rules()],
     ExternalAgents: [external_agents_rule()],
     McpServerSpec: exactly_one_of(MCP_TRANSPORTS, MCP_EXAMPLE),
     ToolCallsSpec: tool_calls_rules(),

@@ -3,7 +3,8 @@
 Command line: `python -m kubealign_services.agents.child_main`.
 
 Requests as in `environments.child_requests`. First line to the child: the target of the agent's function, as
-in scoring/functions/protocol.py, which is imported when the reply arrives. Request: {"id": n, "session": s,
+in scoring/functions/protocol.py, which is imported when the reply arrives, or {"verifiers": OBJECT of the
+spec}, whose environment is loaded then. Request: {"id": n, "session": s,
 "call": "solve", "client": {...}, "row": {...}}, with the fields of AgentClient and AgentRow; its result is a
 value of RewardResult.to_json.
 """
@@ -18,6 +19,8 @@ from functools import partial
 from typing import Any
 
 from kubealign.agents.contract import AgentClient, AgentRow
+from kubealign.spec.workflows.agents import VerifiersEnvironment
+from kubealign_services.agents.verifiers.agent import VerifiersAgent
 from kubealign_services.environments.child_requests import Handler, run_child
 from kubealign_services.environments.contract import CallFailed
 from kubealign_services.scoring.functions.child_main import FunctionError, describe_error, load_function
@@ -32,8 +35,12 @@ class AgentError(CallFailed):
 
 
 async def _open_handler(line: bytes) -> Handler:
-    """Return the call of the agent. Raises AgentError."""
-    return partial(_solve, load_agent(json.loads(line)))
+    """Return the call of the agent. Raises CallFailed."""
+    target = json.loads(line)
+    if "verifiers" in target:
+        agent = await VerifiersAgent.open(VerifiersEnvironment.model_validate(target["verifiers"]))
+        return partial(_solve, agent.solve)
+    return partial(_solve, load_agent(target))
 
 
 async def _solve(function: Callable[..., Any], request: dict[str, Any]) -> Any:
@@ -58,7 +65,7 @@ def load_agent(target: dict[str, Any]) -> Callable[..., Any]:
 async def run_agent(function: Callable[..., Any], client: AgentClient, row: AgentRow) -> Any:
     """Run an agent and return the JSON value of its reward; a plain function runs in a thread of its own.
 
-    Raises AgentError.
+    Raises AgentError, or the CallFailed of an agent of this package.
     """
     try:
         if inspect.iscoroutinefunction(function):
@@ -71,6 +78,8 @@ async def run_agent(function: Callable[..., Any], client: AgentClient, row: Agen
                 thread.shutdown(wait=False)
             if inspect.isawaitable(returned):
                 returned = await returned
+    except CallFailed:
+        raise
     # Any error of the agent fails this response only.
     except (Exception, SystemExit) as error:
         raise AgentError(f"raised {describe_error(error)}") from error

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import asdict
+from typing import Any
 
 from kubealign.agents.contract import AgentClient, AgentRow
 from kubealign.spec.workflows.agents import AgentSpec
@@ -13,6 +14,15 @@ from kubealign_services.scoring.functions.results import RewardResult
 _MODULE = "kubealign_services.agents.child_main"
 
 
+def _agent_target(spec: AgentSpec) -> tuple[dict[str, Any], str]:
+    """Return (first line to the child process, description for errors) of an agent."""
+    if spec.verifiers is not None:
+        document = spec.verifiers.model_dump(by_alias=True, exclude_none=True, mode="json")
+        return {"verifiers": document}, f"verifiers {spec.verifiers.taskset}"
+    assert spec.function is not None
+    return function_target(spec.function)
+
+
 class AgentPool(ChildProcesses):
     """Runs agents, each in the process with the fewest.
 
@@ -21,8 +31,7 @@ class AgentPool(ChildProcesses):
     """
 
     def __init__(self, spec: AgentSpec) -> None:
-        assert spec.function is not None
-        target, description = function_target(spec.function)
+        target, description = _agent_target(spec)
         super().__init__(
             lambda: EnvironmentProcess.start_program(_MODULE, self.label, target),
             spec.processes,

@@ -194,6 +194,7 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
     yield from _missing_packages(job)
     yield from _missing_mcp(job)
     yield from _missing_agents_token(job)
+    yield from _missing_verifiers(job)
     rollout = job.spec.effective_rollout
     server = None if rollout is None else rollout.engine.openai
     if rollout is not None and server is not None and rollout.replicas > 1 and server.names_one_server:
@@ -241,6 +242,18 @@ def _missing_agents_token(job: AlignmentJob) -> Iterator[str]:
         yield (
             "spec.rollout.workflow.agent.external.tokenVariable: the environment variable "
             f"{agents.token_variable} is not set: export a secret token in it before the job starts"
+        )
+
+
+def _missing_verifiers(job: AlignmentJob) -> Iterator[str]:
+    """Yield the problem of an environment of verifiers where the package is not installed."""
+    rollout = job.spec.effective_rollout
+    workflow = None if rollout is None else rollout.workflow
+    agent = None if workflow is None else workflow.agent
+    if agent is not None and agent.verifiers is not None and find_spec("verifiers") is None:
+        yield (
+            "spec.rollout.workflow.agent.verifiers: needs verifiers, which is not installed here: pip "
+            "install 'kubealign[verifiers]'"
         )
 
 

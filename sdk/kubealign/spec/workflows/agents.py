@@ -1,7 +1,7 @@
 """Agents that call the policy through the OpenAI API."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,8 @@ from kubealign.spec.base import (
     MAX_PROCESSES_PER_POD,
     MODULE_FUNCTION_PATTERN,
     PYTHON_NAME_PATTERN,
+    FilePath,
+    ShortText,
     SpecModel,
     SpecUnion,
     field_errors,
@@ -26,9 +28,9 @@ from kubealign.spec.base import (
 from kubealign.spec.sections.rewards import ConfigMapFunction, FileFunction
 from kubealign.spec.workflows.tool_calls import EnvironmentVariable, ToolCallFormat
 
-#: Places where an agent runs, exactly one of which is set.
-AGENT_PLACES = ("function", "external")
-#: Example of a place.
+#: Fields of `AgentSpec`, exactly one of which is set.
+AGENT_KINDS = ("function", "verifiers", "external")
+#: Example of one.
 AGENT_EXAMPLE = "function: {file: {path: agent.py}}"
 
 #: (first, last) port of kubealign's own servers in a pod.
@@ -86,6 +88,63 @@ class AgentFunction(SpecUnion):
     )
 
 
+#: Messages for fields of the configuration that other fields, or the job, set.
+TASKSET_IS_NAMED = "verifiers.taskset names the taskset: remove it"
+GROUPS_ARE_RETRIED = (
+    "the turns of a failed attempt would be trained on with those of its retry: remove it; the job retries "
+    "groups (rollout.groupRetries)"
+)
+
+
+class VerifiersEnvironment(SpecModel):
+    """An environment of the package verifiers 0.4, which runs its own rollouts with the policy as the model.
+
+    Exactly one agent of the environment is the policy: one without a client of its own.
+    """
+
+    taskset: ShortText = Field(
+        description="Name of the taskset, such as gsm8k-v1: an installed package, or a module in folder."
+    )
+    folder: FilePath | None = Field(
+        None,
+        description="Folder with Python modules of the job's own, such as the taskset; relative to the job's "
+        "file on one machine. null: none.",
+    )
+    config: dict[str, Any] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Configuration of the environment, with the names of verifiers' table [env], such as "
+        "{taskset: {split: train}, agent: {max_turns: 4}}. Agents that it gives no harness and no runtime "
+        "run the harness of the taskset, else the chat loop null, as processes of the rollout worker.",
+    )
+
+    @model_validator(mode="after")
+    def _coherent(self) -> "VerifiersEnvironment":
+        """Check that the configuration names no other taskset, and retries nothing."""
+        problems = [
+            (("config", *path), value, message)
+            for path, value, message in (
+                (("taskset", "id"), _find(self.config, "taskset", "id"), TASKSET_IS_NAMED),
+                (("retries",), self.config.get("retries"), GROUPS_ARE_RETRIED),
+                *(
+                    ((name, "retries"), _find(self.config, name, "retries"), GROUPS_ARE_RETRIED)
+                    for name in self.config
+                    if name != "taskset"
+                ),
+            )
+            if value is not None
+        ]
+        if problems:
+            raise field_errors("Verifiers", *problems)
+        return self
+
+
+def _find(config: dict[str, Any], section: str, name: str) -> Any:
+    """Return a field of a section; None where either is missing."""
+    values = config.get(section)
+    return values.get(name) if isinstance(values, dict) else None
+
+
 class OtherSampling(StrEnum):
     """Refuse: a request with another temperature or top_p than rollout.sampling's is an error.
 
@@ -134,13 +193,19 @@ class ExternalAgents(SpecModel):
 
 
 class AgentSpec(SpecModel):
-    """An agent of each response, which calls the policy through the OpenAI API of its rollout worker.
+    """An agent of each response, which calls the policy through the OpenAI API of its rollout worker:
+    exactly one of function and verifiers.
 
     A request whose conversation continues an earlier one is another turn of the same sequence; any other
     begins a sequence (maxSequencesPerSample).
     """
 
-    function: AgentFunction | None = Field(None, description="The agent, which the rollout workers run.")
+    function: AgentFunction | None = Field(
+        None, description="A Python function, which the rollout workers run."
+    )
+    verifiers: VerifiersEnvironment | None = Field(
+        None, description="An environment of the package verifiers, which the rollout workers run."
+    )
     external: ExternalAgents | None = Field(None, description="Agents that run elsewhere.")
     parser: ToolCallFormat = Field(
         ToolCallFormat.AUTO, description="Format of the tool calls, for requests with tools."
@@ -165,9 +230,9 @@ class AgentSpec(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _one_place(self) -> "AgentSpec":
-        """Check that exactly one place is set, and that no process is described that does not exist."""
-        require_exactly_one(self, list(AGENT_PLACES), AGENT_EXAMPLE)
+    def _one_agent(self) -> "AgentSpec":
+        """Check that exactly one agent is set, and that no process is described that does not exist."""
+        require_exactly_one(self, list(AGENT_KINDS), AGENT_EXAMPLE)
         if self.external is not None:
             defaults = {"processes": DEFAULT_PROCESSES, "concurrency": DEFAULT_CONCURRENCY}
             problems = [
