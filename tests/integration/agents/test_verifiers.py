@@ -26,7 +26,7 @@ pytestmark = [needs_package("verifiers", "verifiers"), pytest.mark.timeout(240)]
 TOKENIZER = FAMILIES["qwen25"].tokenizer()
 
 #: Sums, of which the second is too hard for the function that scores it.
-SUMS = '''
+SUMS = """
 import verifiers.v1 as vf
 
 __all__ = ["Sums"]
@@ -59,11 +59,9 @@ class Sum(vf.Task[SumData]):
 class Sums(vf.Taskset[Sum, SumsConfig]):
     def load(self):
         for number in range(3):
-            data = SumData(
-                prompt=f"what is {number} and {number}", system_prompt="helpful", answer=2 * number + self.config.offset
-            )
-            yield Sum(data, self.config.task)
-'''
+            prompt, answer = f"what is {number} and {number}", 2 * number + self.config.offset
+            yield Sum(SumData(prompt=prompt, system_prompt="helpful", answer=answer), self.config.task)
+"""
 
 #: A task whose answer a tool has.
 SHELF = '''
@@ -99,7 +97,7 @@ if __name__ == "__main__":
 '''
 
 #: Two agents, of which the second has a model elsewhere or is the policy too.
-PAIR = '''
+PAIR = """
 import verifiers.v1 as vf
 
 from sums import Sums
@@ -119,7 +117,7 @@ class Pair(vf.Env[PairConfig]):
 
 class PairSums(Sums):
     pass
-'''
+"""
 
 
 def ids(text: str) -> list[int]:
@@ -147,7 +145,9 @@ def write_rows(folder: Path, spec: AgentSpec, *options: str) -> list[dict[str, A
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-async def run(spec: AgentSpec, pool: AgentPool, server: AgentServer, row: dict[str, Any], *turns: str) -> Episode:
+async def run(
+    spec: AgentSpec, pool: AgentPool, server: AgentServer, row: dict[str, Any], *turns: str
+) -> Episode:
     """Run the rollout of a row and return its episode."""
     episode = make_episode(TOKENIZER, ScriptedPolicy(TOKENIZER, *turns), ids("what is"), max_tokens=2000)
     episode.columns.update(row)
@@ -167,7 +167,9 @@ async def test_a_single_turn_gives_its_reward_and_metrics(tmp_path: Path) -> Non
     ]
     async with AgentPool(spec) as pool, AgentServer() as server:
         episode = await run(spec, pool, server, rows[2], "four")
-        with pytest.raises(WorkflowFailed, match=r"agent verifiers sums failed: .*KeyError: 'no key for two'"):
+        with pytest.raises(
+            WorkflowFailed, match=r"agent verifiers sums failed: .*KeyError: 'no key for two'"
+        ):
             await run(spec, pool, server, rows[1], "two")
         first = await run(spec, pool, server, rows[0], "0")
     (sequence,) = episode.sequences

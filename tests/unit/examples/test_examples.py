@@ -117,6 +117,7 @@ def test_rewards_of_word_problems() -> None:
 @pytest.mark.parametrize(
     ("file", "count"),
     [
+        ("agents/verifiers/jobs.yaml", 1),
         ("arithmetic/jobs.yaml", 3),
         ("gsm8k/jobs.yaml", 5),
         ("lora/jobs.yaml", 4),

@@ -70,8 +70,8 @@ def load_config(spec: VerifiersEnvironment) -> EnvironmentConfig:
     policies = [name for name, agent in agents.items() if agent.client is None]
     if len(policies) != 1:
         raise EnvironmentFailed(
-            f"has the agents {', '.join(agents)}, of which {', '.join(policies) or 'none'} would be the policy: "
-            "one agent can be trained; set client in config for each of the others",
+            f"has the agents {', '.join(agents)}, of which {', '.join(policies) or 'none'} would be the "
+            "policy: one agent can be trained; set client in config for each of the others",
             permanent=True,
         )
     return EnvironmentConfig(package, value, policies[0])

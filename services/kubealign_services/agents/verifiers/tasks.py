@@ -47,8 +47,8 @@ class TaskTable:
             )
         if key is not None and key != task.key:
             raise EnvironmentFailed(
-                f"{KEY_COLUMN}: task {index} of the taskset is another one than when its row was written, since "
-                f"the taskset or its configuration has changed: {_WRITE_ROWS}",
+                f"{KEY_COLUMN}: task {index} of the taskset is another one than when its row was written, "
+                f"since the taskset or its configuration has changed: {_WRITE_ROWS}",
                 permanent=True,
             )
         return task
@@ -59,7 +59,9 @@ class TaskTable:
             self._tasks += islice(self._rest, max(0, index + 1 - len(self._tasks)))
         # Loading tasks runs code of another package, which may raise anything.
         except (Exception, SystemExit) as error:
-            raise EnvironmentFailed(f"loading its tasks raised {describe_error(error)}", permanent=True) from error
+            raise EnvironmentFailed(
+                f"loading its tasks raised {describe_error(error)}", permanent=True
+            ) from error
         return self._tasks[index] if index < len(self._tasks) else None
 
 

@@ -109,3 +109,13 @@ def test_a_package_that_a_field_needs_must_be_installed(
     message = rf"sums: spec\.{section}\.{path}: .*'kubealign\[bitsandbytes\]', or {remedy}"
     with pytest.raises(RunRefused, match=message):
         admit(job, RunDirectory(tmp_path / "sums"))
+
+
+def test_an_environment_of_verifiers_needs_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = "  rollout: {workflow: {agent: {verifiers: {taskset: gsm8k}}}}\n"
+    hide_package(monkeypatch, "verifiers")
+    message = r"sums: spec\.rollout\.workflow\.agent\.verifiers: .*'kubealign\[verifiers\]'"
+    with pytest.raises(RunRefused, match=message):
+        admit(AlignmentJob.from_yaml(RLOO + agent), RunDirectory(tmp_path / "sums"))
