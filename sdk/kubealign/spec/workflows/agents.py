@@ -194,7 +194,7 @@ class ExternalAgents(SpecModel):
 
 class AgentSpec(SpecModel):
     """An agent of each response, which calls the policy through the OpenAI API of its rollout worker:
-    exactly one of function and verifiers.
+    exactly one of function, verifiers and external.
 
     A request whose conversation continues an earlier one is another turn of the same sequence; any other
     begins a sequence (maxSequencesPerSample).
