@@ -5,7 +5,8 @@ import sys
 
 from kubealign.role_specs import ROLE_SPECS
 
-#: Top-level packages of the extras mcp, megatron, triton, dashboard and trackers, and of external engines.
+#: Top-level packages of the extras mcp, megatron, triton, dashboard, trackers and verifiers, and of external
+#: engines.
 OPTIONAL_PACKAGES = (
     "fastapi",
     "mcp",
@@ -18,6 +19,7 @@ OPTIONAL_PACKAGES = (
     "trackio",
     "tritonclient",
     "uvicorn",
+    "verifiers",
     "vllm",
     "wandb",
 )

@@ -56,8 +56,8 @@ class VerifiersAgent:
             agent = cls(config)
             if agent._tasks.get(0) is None:
                 raise EnvironmentFailed("has no tasks", permanent=True)
-            async with agent._serve():
-                return agent
+            agent._served = await agent._open_environment()
+            return agent
         except EnvironmentFailed:
             raise
         # Creating an environment runs code of another package, which may raise anything.
@@ -92,18 +92,26 @@ class VerifiersAgent:
     @asynccontextmanager
     async def _serve(self) -> AsyncIterator[Any]:
         """Yield an environment that is served; replace it after its last rollout."""
-        async with self._opening:
-            if self._served is None or self._served.rollouts >= _MAX_ROLLOUTS:
-                self._served = await self._open_environment()
-            served = self._served
-            served.rollouts += 1
-            served.running += 1
+        served = await self._join()
         try:
             yield served.environment
         finally:
             served.running -= 1
             if served is not self._served and not served.running:
                 await served.stack.aclose()
+
+    async def _join(self) -> _ServedEnvironment:
+        """Return the environment for another rollout, and count the rollout."""
+        async with self._opening:
+            served = self._served
+            if served is None or served.rollouts >= _MAX_ROLLOUTS:
+                previous, served = served, await self._open_environment()
+                self._served = served
+                if previous is not None and not previous.running:
+                    await previous.stack.aclose()
+            served.rollouts += 1
+            served.running += 1
+            return served
 
     async def _open_environment(self) -> _ServedEnvironment:
         environment = self._config.load()
