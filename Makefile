@@ -140,7 +140,7 @@ test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.vllm $(VENV)/.trackers $(VENV)/.pret
 	wait $$learning; learned=$$?; cat $$output; rm $$output; $(TIER); \
 	exit $$(( tested ? tested : learned ))
 
-test-full: helm3-tools network-policy-tools ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
+test-full: helm3-tools network-policy-tools test-verifiers ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
 	$(MAKE) --no-print-directory test SELECTION=
 
 test-chaos: cluster-tools ## Inject faults into jobs: every failpoint with every action, a second driver at each, 250 random faults, schedules of SEEDS, faults of a node, deletions of pods: four hours

@@ -96,7 +96,7 @@ if __name__ == "__main__":
     Shelf.run()
 '''
 
-#: Two agents, of which the second has a model elsewhere or is the policy too.
+#: Two agents, of which the second has a model elsewhere or is the policy too. The environment asks twice.
 PAIR = """
 import verifiers.v1 as vf
 
@@ -112,7 +112,9 @@ class PairConfig(vf.EnvConfig):
 
 class Pair(vf.Env[PairConfig]):
     async def run(self, task, agents):
-        await agents.first.run(task)
+        async with agents.first.interaction(task) as interaction:
+            await interaction.turn()
+            await interaction.turn("as a number")
 
 
 class PairSums(Sums):
@@ -176,6 +178,10 @@ async def test_a_single_turn_gives_its_reward_and_metrics(tmp_path: Path) -> Non
     reward = sequence.transcript.rewards["reward"]
     assert (reward.total, reward.metrics) == (0.0, {"correct": 0.0, "short": 0.0, "mean_value": 4.0})
     assert sequence.transcript.tokens == ids("four<|im_end|>")
+    options = {"tokenize": False, "add_generation_prompt": True}
+    assert TOKENIZER.decode(sequence.prompt_tokens) == TOKENIZER.apply_chat_template(
+        rows[2]["messages"], **options
+    )
     reward = first.sequences[-1].transcript.rewards["reward"]
     assert (reward.total, reward.metrics) == (2.5, {"correct": 1.0, "short": 1.0, "mean_value": 1.0})
     assert reward.explanation == "2 * correct (1) + 0.5 * short (1)"
@@ -211,24 +217,27 @@ async def test_environments_are_checked_at_the_start(
     assert refusal.value.permanent
 
 
-async def test_an_agent_with_a_model_of_its_own_is_not_the_policy(tmp_path: Path) -> None:
+async def test_turns_of_the_environments_user_continue_the_sequence(tmp_path: Path) -> None:
+    """The agent that has a model of its own is not the policy."""
     elsewhere = {"client": {"type": "eval", "base_url": "http://127.0.0.1:9/v1", "api_key_var": "NO_KEY"}}
     spec = write_environment(tmp_path, "pair", {"second": elsewhere})
     async with AgentPool(spec) as pool, AgentServer() as server:
-        episode = await run(spec, pool, server, {"task_index": 0}, "0")
-    assert episode.sequences[-1].transcript.rewards["reward"].total == 2.5
+        episode = await run(spec, pool, server, {"task_index": 0}, "zero", "0")
+    (sequence,) = episode.sequences
+    text = TOKENIZER.decode(sequence.transcript.tokens)
+    assert text.startswith("zero<|im_end|>") and text.endswith("0<|im_end|>")
+    assert "as a number" in text
+    assert sequence.transcript.rewards["reward"].total == 2.5
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
+async def test_rows_must_name_a_task(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "task_index: the row holds None, not the position of a task"),
         ({"task_index": 3}, "task_index: the row holds 3; the taskset has the tasks 0 to 2"),
         ({"task_index": 0, "task_key": "0"}, "task_key: task 0 of the taskset is another one"),
-    ],
-)
-async def test_rows_must_name_a_task(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    ]
     spec = write_environment(tmp_path, "sums")
     async with AgentPool(spec) as pool, AgentServer() as server:
-        with pytest.raises(WorkflowFailed, match=message):
-            await run(spec, pool, server, row, "0")
+        for row, message in cases:
+            with pytest.raises(WorkflowFailed, match=message):
+                await run(spec, pool, server, row, "0")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.agents.contract import AgentClient, AgentRow
+from kubealign.agents.contract import AgentClient, AgentRow
 from kubealign_services.agents.verifiers import agent as agent_module
 from kubealign_services.agents.verifiers.agent import VerifiersAgent
 from kubealign_services.agents.verifiers.environment import EnvironmentConfig
