@@ -1,5 +1,6 @@
 """The sandbox service as a process of its own, and its contract."""
 
+import contextlib
 import json
 import os
 import signal
@@ -30,6 +31,8 @@ LIMITS = {
     "outputBytes": 4096,
     "processes": 8,
 }
+#: Memory by which `wait_until_marked` tells a program that runs.
+MARKING_BYTES = 100_000_000
 _SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
@@ -102,6 +105,10 @@ class SandboxServiceProcess:
 
         self._wait(what, is_reached)
 
+    def wait_until_marked(self, count: int) -> None:
+        """Wait until as many programs run that have MARKING_BYTES."""
+        self._wait(f"{count} programs have their memory", lambda health: self._marked() == count)
+
     def kill(self) -> None:
         """End the process by SIGKILL, and wait until its sandboxes have ended."""
         sandboxes = self.sandboxes()
@@ -126,6 +133,14 @@ class SandboxServiceProcess:
                 return json.load(answer)
         except (urllib.error.URLError, OSError):
             return None
+
+    def _marked(self) -> int:
+        """Return the number of processes in sandboxes that have MARKING_BYTES."""
+        count = 0
+        for process in self.sandboxes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                count += process.memory_info().rss > MARKING_BYTES
+        return count
 
     def _start(self) -> None:
         with self.output.open("ab") as output:

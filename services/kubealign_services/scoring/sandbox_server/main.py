@@ -27,6 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="sandbox_server",
+        allow_abbrev=False,
         description="Runs programs in sandboxes for rewards with verifier.code.server.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class RewardServerRefused(RewardError):
-    """The server refuses every request: a wrong address, or wrong credentials."""
+    """The server refuses every request: a wrong address, wrong credentials, or limits above its own."""
 
 
 class UnusableAnswer(Exception):

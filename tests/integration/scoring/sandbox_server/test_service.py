@@ -19,18 +19,20 @@ from kubealign_services.scoring.functions.results import RewardResult
 from kubealign_services.scoring.servers.contract import ServerSample
 from kubealign_services.scoring.servers.endpoint import RewardServerRefused
 from kubealign_services.scoring.servers.factory import open_server_reward
-from support.sandbox_service import CONTRACT, LIMITS, SandboxServiceProcess, conforms
+from support.sandbox_service import CONTRACT, LIMITS, MARKING_BYTES, SandboxServiceProcess, conforms
 
 pytestmark = pytest.mark.timeout(240)
 
 ADD = "def add(a, b):\n    return a + b\n"
 TOKEN = "sesame"
-#: Ends when a test kills it.
+#: Maxima that admit ENDLESS.
+LONG = "--max-seconds-per-test", "600", "--max-seconds-per-response", "600"
+#: Ends when a test kills it; by its memory a test sees that it runs.
 ENDLESS: dict[str, Any] = {
     "kind": "inputOutput",
-    "program": "import time\ntime.sleep(600)",
+    "program": f"data = b'x' * {MARKING_BYTES}\nimport time\ntime.sleep(600)",
     "tests": [{"input": "", "output": ""}],
-    "limits": LIMITS | {"secondsPerTest": 30, "secondsPerResponse": 120},
+    "limits": LIMITS | {"secondsPerTest": 600, "secondsPerResponse": 600},
 }
 
 
@@ -38,7 +40,7 @@ ENDLESS: dict[str, Any] = {
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxServiceProcess]:
     """A service with a token."""
     output = tmp_path_factory.mktemp("service") / "output.txt"
-    options = "--token-variable", "TOKEN", "--max-memory-mib", "512"
+    options = "--token-variable", "TOKEN", "--max-memory-mib", "512", *LONG
     with SandboxServiceProcess(output, *options, variables={"TOKEN": TOKEN}) as process:
         yield process
 
@@ -133,8 +135,11 @@ try:
     print(open("/proc/{pid}/environ").read())
 except OSError as error:
     print(type(error).__name__)
+try:
+    open({str(tmp_path / "written")!r}, "w")
+except OSError as error:
+    print(type(error).__name__)
 print(os.environ.get("TOKEN"))
-open({str(tmp_path / "written")!r}, "w")
 """
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
     forgery = """
@@ -152,6 +157,7 @@ def add(a, b):
     attacked, bombed = await outcomes(reward(service.url, spec), (attack, row), (bomb, row))
     (forged,) = await outcomes(reward(service.url), (forgery, {"tests": ["assert add(1, 2) == 3"]}))
     assert (attacked.reward, bombed.reward, forged.reward) == (0.0, 0.0, 0.0)
+    assert attacked.explanation.startswith("0 of 1 tests passed; test 1: printed 'FileNotFoundError")
     assert TOKEN not in attacked.explanation
     assert bombed.explanation == "0 of 1 tests passed; test 1: took longer than 2 s"
     assert not (tmp_path / "written").exists()
@@ -222,13 +228,16 @@ async def test_a_client_that_leaves_makes_room(service: SandboxServiceProcess) -
 
 async def test_a_service_that_is_killed_during_a_call(tmp_path: Path) -> None:
     """The sandboxes end with it, and the call succeeds once it is back."""
-    with SandboxServiceProcess(tmp_path / "output.txt") as service:
-        program = "import time\ntime.sleep(3)\nprint(1)"
+    with SandboxServiceProcess(tmp_path / "output.txt", *LONG) as service:
         row = {"tests": [{"input": "", "output": "1"}]}
         entry = reward(service.url, {"kind": "InputOutput"}, retries=20)
-        call = asyncio.create_task(outcomes(entry, (program, row)))
-        await asyncio.to_thread(service.wait_for_programs, 1)
+        endless = asyncio.create_task(post(service.url, ENDLESS))
+        await asyncio.to_thread(service.wait_until_marked, 1)
+        call = asyncio.create_task(outcomes(entry, ("import time\ntime.sleep(3)\nprint(1)", row)))
+        await asyncio.to_thread(service.wait_for_programs, 2)
         await asyncio.to_thread(service.kill)
+        with pytest.raises(aiohttp.ClientError):
+            await endless
         await asyncio.to_thread(service.start)
         (result,) = await call
     assert result.reward == 1.0
@@ -236,7 +245,7 @@ async def test_a_service_that_is_killed_during_a_call(tmp_path: Path) -> None:
 
 async def test_a_full_service(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A program too many is refused, and its client asks again until there is room."""
-    options = "--programs", "1", "--parallel-tests", "1"
+    options = "--programs", "1", "--parallel-tests", "1", *LONG
     with SandboxServiceProcess(tmp_path / "output.txt", *options) as service:
         row = {"tests": ["assert add(1, 2) == 3"] * 2}
         slow = f"import time\ntime.sleep(3)\n{ADD}"
@@ -255,10 +264,11 @@ async def test_a_full_service(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 
 
 async def test_a_service_that_is_stopped(tmp_path: Path) -> None:
-    """No verdict is given on a program that did not end; its sandboxes do not stay."""
-    with SandboxServiceProcess(tmp_path / "output.txt") as service:
+    """No verdict is given on programs that run or wait; their sandboxes do not stay."""
+    with SandboxServiceProcess(tmp_path / "output.txt", "--parallel-tests", "2", *LONG) as service:
         calls = [asyncio.create_task(post(service.url, ENDLESS)) for _ in range(3)]
         await asyncio.to_thread(service.wait_for_programs, 3)
+        await asyncio.to_thread(service.wait_until_marked, 2)
         sandboxes = service.sandboxes()
         assert await asyncio.to_thread(service.stop) == 0
         for call in calls:
@@ -299,10 +309,12 @@ def test_a_machine_without_sandboxes(tmp_path: Path) -> None:
     """The command ends with the reason."""
     service = SandboxServiceProcess(tmp_path / "output.txt", variables={"PATH": str(tmp_path)})
     assert service.run_to_end() == 1
-    assert "the program bwrap is not installed: add the package" in (tmp_path / "output.txt").read_text()
+    output = service.output.read_text()
+    assert "the program bwrap is not installed: add the package" in output and "Traceback" not in output
 
 
 def test_an_address_in_use(tmp_path: Path, service: SandboxServiceProcess) -> None:
     other = SandboxServiceProcess(tmp_path / "output.txt", port=service.port)
     assert other.run_to_end() == 1
-    assert "address already in use" in (tmp_path / "output.txt").read_text().lower()
+    output = other.output.read_text()
+    assert "address already in use" in output and "Traceback" not in output
