@@ -55,7 +55,7 @@ async def test_an_agent_takes_a_response_calls_the_policy_and_rewards_it() -> No
     async with serve_external(TOKENIZER, sessionTimeoutSeconds=45, timeoutSeconds=90) as endpoint:
         # The request waits for the response.
         request = asyncio.create_task(take(endpoint))
-        await asyncio.sleep(0)
+        await wait_for_polls(endpoint, 1)
         episode = endpoint.begin("two", name="a")
         session = await request
         assert session["base_url"] == f"{endpoint.url}/v1"
@@ -87,7 +87,7 @@ async def test_the_address_of_the_policy_is_that_which_the_agent_has_reached() -
 async def test_each_response_is_given_out_once() -> None:
     async with serve_external(TOKENIZER) as endpoint:
         requests = [asyncio.create_task(take(endpoint)) for _ in range(3)]
-        await asyncio.sleep(0)
+        await wait_for_polls(endpoint, 3)
         episodes = [endpoint.begin("two", number=number) for number in range(3)]
         sessions = await asyncio.gather(*requests)
         assert sorted(session["columns"]["number"] for session in sessions) == [0, 1, 2]
