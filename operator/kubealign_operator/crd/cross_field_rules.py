@@ -212,16 +212,17 @@ def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) ->
             algorithm_is_set, "has({rows}.data.prompts)", f"{name} validates on prompts", "data"
         )
     elif model is RewardModelSpec:
-        regression = f"has(self.algorithm.{name}.objective.regression)"
+        objective = f"self.algorithm.{name}.objective"
+        has_ratings = f"(has({objective}.regression) || has({objective}.stepClassification))"
         yield from _dataset_rules(
             name,
-            f"{algorithm_is_set} && {regression}",
+            f"{algorithm_is_set} && {has_ratings}",
             _dataset_kind(RewardObjective, "regression"),
             scores=True,
         )
         yield from _dataset_rules(
             name,
-            f"{algorithm_is_set} && !{regression}",
+            f"{algorithm_is_set} && !{has_ratings}",
             _dataset_kind(RewardObjective, "bradley_terry"),
             scores=True,
         )
