@@ -1,5 +1,6 @@
 """Programs in sandboxes, and what has become of their attacks."""
 
+import os
 from textwrap import dedent, indent
 
 from kubealign_services.scoring.sandbox.bubblewrap import Bubblewrap
@@ -61,3 +62,9 @@ class Sandbox:
         prefix, suffix = "printed '", "'; expected '?'"
         assert verdict.reason.startswith(prefix) and verdict.reason.endswith(suffix), verdict
         return verdict.reason[len(prefix) : -len(suffix)]
+
+
+def control_groups(pid: int) -> list[str]:
+    """Return the control groups of the sandboxes of a process. Groups of others may vanish meanwhile."""
+    prefix = f"kubealign-sandbox-{pid}-"
+    return [name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if name.startswith(prefix)]

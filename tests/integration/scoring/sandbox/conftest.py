@@ -4,13 +4,12 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from kubealign_services.scoring.sandbox.bubblewrap import Bubblewrap
-from support.sandboxes import Sandbox
+from support.sandboxes import Sandbox, control_groups
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -32,7 +31,7 @@ def nothing_stays() -> Iterator[None]:
         process for process in set(psutil.Process().children(recursive=True)) - before if not _reap(process)
     ]
     assert not processes
-    assert not list(Path("/sys/fs/cgroup").rglob(f"kubealign-sandbox-{os.getpid()}-*"))
+    assert not control_groups(os.getpid())
 
 
 def _reap(process: psutil.Process) -> bool:

@@ -17,6 +17,7 @@ from kubealign_services.scoring import shortened_text
 from kubealign_services.scoring.sandbox import bubblewrap
 from kubealign_services.scoring.sandbox.bubblewrap import Bubblewrap
 from kubealign_services.scoring.sandbox.errors import SandboxUnavailable
+from support.sandboxes import control_groups
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -175,7 +176,6 @@ def test_the_worker_dies() -> None:
         assert poller.poll(60_000)
     finally:
         os.close(sandbox)
-    groups = Path("/sys/fs/cgroup")
-    assert list(groups.rglob(f"kubealign-sandbox-{worker.pid}-*"))
+    assert control_groups(worker.pid)
     Bubblewrap()
-    assert not list(groups.rglob(f"kubealign-sandbox-{worker.pid}-*"))
+    assert not control_groups(worker.pid)
