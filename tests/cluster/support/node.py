@@ -114,6 +114,12 @@ class Node:
         """Return the names of the node's images."""
         return self._ctr("images", "list", "-q").split()
 
+    def add_seccomp_profile(self, name: str, text: str) -> None:
+        """Add a profile of the type Localhost. `name`: path below the kubelet's folder of profiles."""
+        path = self._data / "kubelet" / "seccomp" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
     def further_daemon(self, name: str, *command: str | Path, environment: Mapping[str, str]) -> Daemon:
         """Return another process of the node, which the caller starts and ends, with a log beside theirs."""
         log = self.logs / f"{name}.log"
