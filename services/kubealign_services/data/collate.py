@@ -47,7 +47,7 @@ def _step_label_column(rows: Sequence[PreparedRow], batch: Batch) -> Tensor:
     for row, start in zip(rows, batch.cu_seqlens.tolist(), strict=False):
         first = start + len(row.prompt_tokens)
         for token, label in zip(row.step_tokens or (), row.step_labels or (), strict=True):
-            # Of two steps that end with one token the later one's label holds, unless it is unknown.
+            # A token that ends two steps has the label of the later one, unless that is unknown.
             if label is not None:
                 column[first + token] = label
     return column

@@ -90,9 +90,9 @@ def test_agents_from_outside_play_and_one_is_killed(tmp_path: Path, monkeypatch:
                 assert playing.poll() is None, (folder / "playing.txt").read_text()
         job, metrics = run.folder("guess-from-outside"), run.steps("guess-from-outside")
     assert not address.exists()
-    kept = len(list(games.glob(f"{keeping.pid}-*")))
+    lost_games = len(list(games.glob(f"{keeping.pid}-*")))
     played = len(list(games.glob(f"{playing.pid}-*")))
-    assert kept and played >= STEPS * PROMPTS * SAMPLES
+    assert lost_games and played >= STEPS * PROMPTS * SAMPLES
     assert "neither called the policy nor sent a heartbeat for 4 s" in (job / "logs/driver.log").read_text()
     assert all(metrics[step]["rollout/logprob_gap_max"] < 1e-3 for step in range(1, STEPS + 1))
     check_games(job)

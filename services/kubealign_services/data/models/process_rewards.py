@@ -21,16 +21,14 @@ def check_process_reward(reward: Reward, config: PretrainedConfig, spec_path: st
         spec_path: Path of the model in the spec.
     """
     pooling = read_pooling(config)
-    scores_steps = pooling is not None and pooling.name == STEPS_POOLING
     if reward.steps is None:
-        if scores_steps:
-            assert pooling is not None
+        if pooling is not None and pooling.name == STEPS_POOLING:
             raise DataError(
                 f"{spec_path}: it is a process reward model, which scores the steps of responses: set steps "
                 f"of the reward, with the separator {pooling.step_separator!r}"
             )
         return
-    if pooling is not None and not scores_steps:
+    if pooling is not None and pooling.name != STEPS_POOLING:
         raise DataError(
             f"{spec_path}: it is a reward model of whole responses ({pooling.name}): remove steps of the "
             "reward, or name a process reward model"

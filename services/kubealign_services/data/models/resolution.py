@@ -28,7 +28,7 @@ from kubealign_services.data.models.model_folders import (
     score_names,
 )
 from kubealign_services.data.models.process_rewards import check_process_reward
-from kubealign_services.data.models.reward_roles import reward_roles
+from kubealign_services.data.models.reward_roles import reward_of_role, reward_roles
 from kubealign_services.data.models.text_rewards import TextReward, check_text_reward, log_text_reward
 from kubealign_services.data.prepared_files import checkpoint_role
 from kubealign_services.data.sources.job_datasets import JobDatasets
@@ -246,8 +246,7 @@ def check_model_kind(
     spec = job.spec
     if role.startswith("reward-"):
         require_reward_model(config, folder, spec_path)
-        reward = next(reward for reward in spec.rewards if role in reward_roles(reward))
-        check_process_reward(reward, config, spec_path)
+        check_process_reward(reward_of_role(spec.rewards, role), config, spec_path)
     elif role == "critic":
         if spec.critic is not None and spec.critic.head_init is HeadInit.REWARD_MODEL:
             require_reward_model(config, folder, spec_path)

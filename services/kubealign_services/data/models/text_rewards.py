@@ -14,7 +14,7 @@ from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.context_length import context_length
 from kubealign_services.data.models.model_folders import load_model_config
-from kubealign_services.data.models.reward_roles import reward_roles
+from kubealign_services.data.models.reward_roles import reward_of_role
 from kubealign_services.data.rows.field_mapping import chat_template_kwargs
 from kubealign_services.data.tokenization.reward_text import (
     RewardTextFormat,
@@ -69,7 +69,7 @@ def check_text_reward(job: AlignmentJob, role: str, spec_path: str) -> None:
         role: Role of the model, one of `reward_roles`.
         spec_path: Path of the model in the spec, for errors.
     """
-    reward = next(reward for reward in job.spec.rewards if role in reward_roles(reward))
+    reward = reward_of_role(job.spec.rewards, role)
     problem = f"{spec_path}: its tokenizer is not the policy's, so it scores the response's text"
     if reward.placement is RewardPlacement.WITH_CRITIC:
         raise DataError(f"{problem}; with placement {reward.placement} it gets tokens: set placement to Own")

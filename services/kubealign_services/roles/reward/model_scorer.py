@@ -1,6 +1,5 @@
 """Scorer of rollouts that runs reward models."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,9 +13,10 @@ from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.prepared import PreparedJob, load_prepared
 from kubealign_services.data.tokenization.reward_text import ScoredTokens
 from kubealign_services.roles.reward.model_step_scorer import ModelStepScorer
+from kubealign_services.roles.reward.packed_scorer import PackedScorer
 from kubealign_services.roles.reward.servicer import RewardServicer
 from kubealign_services.roles.reward.step_tokens import StepDivision
-from kubealign_services.roles.reward.text_inputs import TextInputs, UnreadableSample
+from kubealign_services.roles.reward.text_inputs import TextInputs
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.scoring.attributes import UnknownAttribute
@@ -24,7 +24,6 @@ from kubealign_services.scoring.frozen_scorer import decode_sequences, split_by_
 from kubealign_services.scoring.replica_ranks import ReplicaRanks, open_replica
 from kubealign_services.scoring.reward_models import (
     ModelReward,
-    NonFiniteScore,
     RewardModelEnsemble,
     SequenceScorer,
     SequenceScores,
@@ -33,7 +32,6 @@ from kubealign_services.scoring.reward_models import (
 from kubealign_services.scoring.row_sources import restrict_to_sources
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.step_models import StepModel
-from kubealign_services.scoring.worker import empty_score
 from kubealign_services.training.contract import Head
 
 _MICROBATCH_TOKENS = 8192
@@ -62,8 +60,8 @@ class RolloutModel:
         return self.model.score_details(batch)
 
 
-class ModelScorer:
-    """Scores many rollouts in one packed forward pass, off the event loop."""
+class ModelScorer(PackedScorer[SequenceScores]):
+    """Scores whole responses by one model or several."""
 
     def __init__(
         self,
@@ -72,40 +70,17 @@ class ModelScorer:
         context: ProcessContext,
         model: SequenceScorer[Sequence[rollout_pb2.Rollout]],
     ) -> None:
-        self._name = name
-        self._worker = worker
-        self._context = context
+        super().__init__(name, worker, context)
         self._model = model
 
-    async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """Return one score per rollout, in order.
+    def compute_scores(self, rollouts: Sequence[rollout_pb2.Rollout], /) -> SequenceScores:
+        return self._model.score_details(rollouts)
 
-        If the model cannot read the text of one of several rollouts, each is scored alone, so that one
-        rollout does not fail the others.
-        """
-        started_at = time.monotonic()
-        scores = [empty_score(rollout, self._name, self._worker) for rollout in rollouts]
-        try:
-            scored = await self._context.compute_within_deadline(self._model.score_details, rollouts)
-        except UnreadableSample as error:
-            if len(rollouts) > 1:
-                return [score for rollout in rollouts for score in await self([rollout])]
-            # Another response to the same prompt may be shorter.
-            scores[0].error = f"reward {self._name}: {error}"
-            return scores
-        except NonFiniteScore as error:
-            for score in scores:
-                score.error, score.permanent = f"reward {self._name}: {error}", True
-            return scores
-        for index, score in enumerate(scores):
-            score.reward = float(scored.rewards[index])
-            score.attributes.update(
-                {name: float(values[index]) for name, values in scored.attributes.items()}
-            )
-            if scored.disagreement is not None:
-                score.disagreement = float(scored.disagreement[index])
-            score.seconds = (time.monotonic() - started_at) / len(rollouts)
-        return scores
+    def write_score(self, score: scoring_pb2.Score, scored: SequenceScores, index: int) -> None:
+        score.reward = float(scored.rewards[index])
+        score.attributes.update({name: float(values[index]) for name, values in scored.attributes.items()})
+        if scored.disagreement is not None:
+            score.disagreement = float(scored.disagreement[index])
 
 
 async def serve_model_scorer(context: ProcessContext, reward: Reward, purposes: frozenset[str]) -> None:
@@ -136,7 +111,7 @@ def load_model_scorer(
         (role,) = reward_roles(reward)
         model = StepModel(ranks.load(prepared.model_folder(role), Head.SCORE, _MICROBATCH_TOKENS).forward)
         division = StepDivision.load(context, reward.steps.separator)
-        return ModelStepScorer(reward.name, context, model, reward.steps, division)
+        return ModelStepScorer(reward.name, context.settings.name, context, model, reward.steps, division)
     models = [_load_model(context, prepared, role, reward, ranks) for role in reward_roles(reward)]
     combined = (
         models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)

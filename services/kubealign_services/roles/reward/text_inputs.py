@@ -24,7 +24,9 @@ from kubealign_services.scoring.row_context import read_row_context
 
 
 class UnreadableSample(ValueError):
-    """The reward model cannot read a sample's text: the text is too long, or its template rejects it."""
+    """The reward model cannot read a sample: its text is too long, or rejected by the template, or its steps
+    are not found in its tokens.
+    """
 
 
 @dataclass(frozen=True)
