@@ -9,7 +9,7 @@ from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
 from kubealign_services.algorithms.losses.pooling import pool_outputs
-from kubealign_services.algorithms.offline.lm_loss import lm_loss
+from kubealign_services.algorithms.offline.lm_loss import add_lm_loss, score_outputs
 from kubealign_services.batch.packed import Batch
 
 
@@ -37,8 +37,7 @@ class RatingObjective:
         """
         self._spec = entry
         self._names = names if len(names) > 1 else ()
-        language = entry.language_model_coefficient > 0
-        self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
+        self.outputs = score_outputs(entry.language_model_coefficient)
 
     def prepare(self, minibatch: Batch) -> None:
         is_rated = (~_ratings(minibatch).isnan()).double()
@@ -76,10 +75,7 @@ class RatingObjective:
             error = (own[:, index] * errors[:, index].abs()).sum().detach()
             if not bool(error.isnan()):
                 sums[f"rm/absolute_error/{name}"] = error
-        if "logprobs" in self.outputs:
-            language = lm_loss(require_output(outputs.logprobs, "logprobs"), microbatch)
-            loss = loss + self._spec.language_model_coefficient * language
-            sums["rm/language_loss"] = language.detach()
+        loss = add_lm_loss(loss, sums, self._spec.language_model_coefficient, outputs, microbatch)
         return LossTerms(loss=loss, sums=sums)
 
 

@@ -9,7 +9,7 @@ from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Obje
 from kubealign_services.algorithms.losses.loss_weights import sequence_shares, token_mean_shares
 from kubealign_services.algorithms.losses.pooling import pool_outputs
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
-from kubealign_services.algorithms.offline.lm_loss import lm_loss
+from kubealign_services.algorithms.offline.lm_loss import add_lm_loss, score_outputs
 from kubealign_services.algorithms.offline.pairwise import bradley_terry_loss
 from kubealign_services.algorithms.offline.rating_regression import RatingObjective
 from kubealign_services.algorithms.offline.step_classification import StepObjective
@@ -30,8 +30,7 @@ class PreferenceObjective:
 
     def __init__(self, entry: spec.RewardModelSpec) -> None:
         self._spec = entry
-        language = entry.language_model_coefficient > 0
-        self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
+        self.outputs = score_outputs(entry.language_model_coefficient)
 
     def prepare(self, minibatch: Batch) -> None:
         if len(minibatch) % 2 != 0:
@@ -58,10 +57,7 @@ class PreferenceObjective:
             "rm/rejected_mean": (pair * rejected).sum().detach(),
             "rm/score_square": size.detach(),
         }
-        if "logprobs" in self.outputs:
-            language = lm_loss(require_output(outputs.logprobs, "logprobs"), microbatch)
-            loss = loss + self._spec.language_model_coefficient * language
-            sums["rm/language_loss"] = language.detach()
+        loss = add_lm_loss(loss, sums, self._spec.language_model_coefficient, outputs, microbatch)
         return LossTerms(loss=loss, sums=sums)
 
 

@@ -6,7 +6,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
-from kubealign_services.algorithms.offline.lm_loss import lm_loss
+from kubealign_services.algorithms.offline.lm_loss import add_lm_loss, score_outputs
 from kubealign_services.batch.packed import Batch
 
 
@@ -29,8 +29,7 @@ class StepObjective:
 
     def __init__(self, entry: spec.RewardModelSpec) -> None:
         self._spec = entry
-        language = entry.language_model_coefficient > 0
-        self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
+        self.outputs = score_outputs(entry.language_model_coefficient)
 
     def prepare(self, minibatch: Batch) -> None:
         is_labelled = (~minibatch.token("step_labels").isnan()).double()
@@ -57,8 +56,5 @@ class StepObjective:
             "rm/step_label": (shares * labels).sum(),
             "rm/score_square": size.detach(),
         }
-        if "logprobs" in self.outputs:
-            language = lm_loss(require_output(outputs.logprobs, "logprobs"), microbatch)
-            loss = loss + self._spec.language_model_coefficient * language
-            sums["rm/language_loss"] = language.detach()
+        loss = add_lm_loss(loss, sums, self._spec.language_model_coefficient, outputs, microbatch)
         return LossTerms(loss=loss, sums=sums)
